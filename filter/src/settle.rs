@@ -42,7 +42,7 @@ impl<'a> Settlement<'a> {
         let Settlement { stage, ratios, buffer, .. } = self;
         let stage = *stage;
         let mut settle = |bytes: &Raw| {
-            let end = End { response: &Headers::new(bytes, Envoy), stage, rule, reserved };
+            let end = End { response: &Headers::new(bytes, Envoy::default()), stage, rule, reserved };
             cost.settle(&end, ratios, buffer)
         };
         match stage {

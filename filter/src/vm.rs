@@ -82,14 +82,14 @@ impl Vm {
     }
 
     /// Decides a request by its headers.
-    pub fn on_request(&mut self, context: u32) -> Effect {
+    pub fn on_request(&mut self, context: u32, ends: bool) -> Effect {
         let root = if self.plugins.len() > 1 { roots::current() } else { None };
         let found = root.and_then(|root| self.plugins.iter().position(|plugin| plugin.root == root));
         // The newest, unless the root is known.
         let Some(at) = found.or_else(|| self.plugins.len().checked_sub(1)) else { return Effect::Pass };
         let Some(plugin) = self.plugins.get_mut(at) else { return Effect::Pass };
         let Some(worker) = self.workers.get_mut(plugin.worker) else { return Effect::Pass };
-        let effect = plugin.on_request(worker, context);
+        let effect = plugin.on_request(worker, context, ends);
         if matches!(effect, Effect::Pause) || worker.limiter.is_urgent() {
             plugin.hurry_tick(worker);
             let (at, here) = (plugin.worker, Here { root: plugin.root, context });

@@ -11,11 +11,17 @@ pub(super) struct TestRequest {
     headers: Vec<(String, Vec<u8>)>,
     properties: Vec<(Vec<u8>, Vec<u8>)>,
     pub host_calls: Cell<usize>,
+    ends_with_headers: bool,
 }
 
 impl TestRequest {
     pub fn get(path: &str) -> Self {
         Self::default().header(":method", "GET").header(":authority", "example.com").header(":path", path)
+    }
+
+    /// Without a body.
+    pub fn whole(self) -> Self {
+        TestRequest { ends_with_headers: true, ..self }
     }
 
     pub fn header(self, name: &str, value: &str) -> Self {
@@ -57,6 +63,10 @@ impl Request for TestRequest {
             .iter()
             .filter(|(header, _)| header.as_bytes() == name)
             .for_each(|(_, value)| line(value));
+    }
+
+    fn ends_with_headers(&self) -> bool {
+        self.ends_with_headers
     }
 
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {

@@ -6,6 +6,11 @@ use std::borrow::Cow;
 pub trait Beyond {
     /// Appends the property at `path`; false if there is none.
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool;
+
+    /// Whether nothing follows the request's headers. False if that is not known.
+    fn ends_with_headers(&self) -> bool {
+        false
+    }
 }
 
 /// No properties: headers that are read by themselves.

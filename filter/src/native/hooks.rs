@@ -252,12 +252,12 @@ unsafe fn request<'a>(filter: *const c_void) -> Option<(&'a Filter, &'static Slo
 pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     request_of_envoy: Object,
     filter: *const c_void,
-    _is_end: bool,
+    is_end: bool,
 ) -> u32 {
     // SAFETY: Envoy passes a live filter.
     let Some((filter, slot)) = (unsafe { request(filter) }) else { return CONTINUE };
     let _subject = Subject::enter(request_of_envoy);
-    match slot.guard(Effect::Pass, || decide(filter, slot)) {
+    match slot.guard(Effect::Pass, || decide(filter, slot, is_end)) {
         Effect::Pass => CONTINUE,
         Effect::Pause => PAUSE,
         Effect::PassLabelled(label) => slot.guard(CONTINUE, || {
@@ -271,10 +271,10 @@ pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     }
 }
 
-fn decide(filter: &Filter, slot: &Slot) -> Effect {
+fn decide(filter: &Filter, slot: &Slot, ends: bool) -> Effect {
     slot.on_request(filter.root, |inner| {
         let context = inner.number();
-        let effect = inner.vm.on_request(context);
+        let effect = inner.vm.on_request(context, ends);
         let is_paused = matches!(effect, Effect::Pause);
         if is_paused || inner.vm.is_tracking() {
             filter.context.set(context);
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
         let _subject = Subject::enter(request_of_envoy);
         slot.guard((), || {
             for (name, value) in slot.on_request(filter.root, |inner| inner.vm.on_response(context)) {
-                value.with_text(|value| calls::add_response_header(name, value));
+                value.with_text(|value| calls::add_response_header(&name, value));
             }
         });
     }

@@ -59,9 +59,10 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Decides a request by its headers.
-    pub fn on_request(&mut self, worker: &mut Worker, context: u32) -> Effect {
-        calls::request_headers(|bytes| self.decide(worker, context, &Headers::new(bytes, Envoy)))
+    /// Decides a request by its headers; `ends`: nothing follows them.
+    pub fn on_request(&mut self, worker: &mut Worker, context: u32, ends: bool) -> Effect {
+        let envoy = Envoy { ends_with_headers: ends };
+        calls::request_headers(|bytes| self.decide(worker, context, &Headers::new(bytes, envoy)))
     }
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.

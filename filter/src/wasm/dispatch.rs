@@ -44,9 +44,9 @@ pub fn on_tick(here: u32) {
     }
 }
 
-/// Handles a request's headers; returns whether Envoy continues or pauses the request.
-pub fn on_request_headers(context: u32) -> u32 {
-    let effect = with(|vm| vm.on_request(context)).unwrap_or(Effect::Pass);
+/// Handles a request's headers, which nothing follows if it `ends` with them; returns whether Envoy continues or pauses the request.
+pub fn on_request_headers(context: u32, ends: bool) -> u32 {
+    let effect = with(|vm| vm.on_request(context, ends)).unwrap_or(Effect::Pass);
     match effect {
         Effect::Pass => CONTINUE,
         Effect::Pause => PAUSE,

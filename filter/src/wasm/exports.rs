@@ -45,8 +45,8 @@ pub extern "C" fn weir_on_tick(root: u32) {
 
 /// Handles a request's headers. Returns 0 to continue, 1 to pause.
 #[unsafe(no_mangle)]
-pub extern "C" fn weir_on_request_headers(context: u32, _count: usize, _end: u32) -> u32 {
-    dispatch::on_request_headers(context)
+pub extern "C" fn weir_on_request_headers(context: u32, _count: usize, end: u32) -> u32 {
+    dispatch::on_request_headers(context, end != 0)
 }
 
 /// Handles a response's headers.

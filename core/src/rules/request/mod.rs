@@ -35,6 +35,11 @@ pub trait Request {
     /// Calls `line` with every line of the header `name`, in the order of the request.
     fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8]));
 
+    /// Whether nothing follows the headers. False if that is not known.
+    fn ends_with_headers(&self) -> bool {
+        false
+    }
+
     /// Appends a property, by Envoy's path of it: names of attributes (`source`, `address`) with a NUL byte between
     /// them. Returns false if there is none.
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool;

@@ -99,6 +99,11 @@ impl Property {
         Property::metadata("filter", MCP_FILTER, &["id".to_string()])
     }
 
+    /// A header of the request, which is there at its end, too.
+    pub fn request_header(name: &str) -> Property {
+        Property::of(["request", "headers", name])
+    }
+
     /// Reads `filter_state`.
     pub fn read_filter_state(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
         let key = read_key(node, errors)?;

@@ -418,11 +418,19 @@ fn owned(name: Bytes) -> String {
 }
 
 /// The properties that Envoy has of the current request.
-pub struct Envoy;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envoy {
+    /// Whether nothing follows the request's headers, if Envoy has just stated that.
+    pub ends_with_headers: bool,
+}
 
 impl Beyond for Envoy {
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
         property(path, out)
+    }
+
+    fn ends_with_headers(&self) -> bool {
+        self.ends_with_headers
     }
 }
 
@@ -454,7 +462,7 @@ pub fn resume_request() -> Result<(), Refused> {
 pub fn respond(
     status: u32,
     details: &str,
-    headers: &[(&str, HeaderValue)],
+    headers: &[(impl AsRef<str>, HeaderValue)],
     body: &[u8],
     grpc_status: i32,
 ) -> Result<(), Refused> {
@@ -473,7 +481,7 @@ pub fn respond(
                 HeaderValue::Text(text) => text.as_bytes(),
                 HeaderValue::Number(number) => digits.write(itoa::Buffer::new()).format(*number).as_bytes(),
             };
-            Pair::of(name.as_bytes(), value)
+            Pair::of(name.as_ref().as_bytes(), value)
         })
         .collect();
     // SAFETY: the subject is a live request, and Envoy copies live headers, body and details.

@@ -229,12 +229,20 @@ pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
     })
 }
 
-/// The properties that Envoy has of the current request.
-pub struct Envoy;
+/// What Envoy has of the current request beside its headers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envoy {
+    /// Whether nothing follows the request's headers, if Envoy has just stated that.
+    pub ends_with_headers: bool,
+}
 
 impl Beyond for Envoy {
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
         property(path, out)
+    }
+
+    fn ends_with_headers(&self) -> bool {
+        self.ends_with_headers
     }
 }
 

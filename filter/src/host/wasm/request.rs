@@ -73,6 +73,10 @@ impl<B: Beyond> Request for Headers<'_, B> {
         self.lines(name).for_each(line);
     }
 
+    fn ends_with_headers(&self) -> bool {
+        self.beyond.ends_with_headers()
+    }
+
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
         self.beyond.property(path, out)
     }

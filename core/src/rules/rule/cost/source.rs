@@ -20,6 +20,10 @@ pub(in crate::rules) const KEYS: [&str; 7] =
 const ENVOY_USAGE: &str = "envoy.ai.token_usage";
 const ENVOY_REQUEST: &str = "envoy.ai.request_info";
 const AI_GATEWAY: &str = "io.envoy.ai_gateway";
+/// The header in which the gateway states the model of a request.
+const GATEWAY_MODEL: &str = "x-ai-eg-model";
+/// The key under which it writes the model that it asks the backend for, if that is another.
+const GATEWAY_BACKEND_MODEL: &str = "model_name_override";
 /// As Envoy's record of use has them.
 const COMPLETE: u64 = 1;
 const PARTIAL: u64 = 2;
@@ -77,15 +81,17 @@ impl UsageSource {
                     "envoy" => {
                         return property::read_key(node, errors).map(|name| UsageSource::of_envoy(&name));
                     }
-                    "ai_gateway" => read_gateway(node, errors),
+                    "ai_gateway" => return read_gateway(node, errors).map(UsageSource::of_gateway),
                     _ => read_metadata(node, errors),
                 }?
             }
             Value::Text(word) if word == "envoy" => return Some(UsageSource::of_envoy(ENVOY_USAGE)),
-            Value::Text(word) if word == "ai_gateway" => gateway_keys(),
+            Value::Text(word) if word == "ai_gateway" => {
+                return Some(UsageSource::of_gateway(gateway_keys()));
+            }
             _ => return node.reject(errors, "is no source of use", EXPECTED),
         };
-        Some(UsageSource { keys, ..UsageSource::of_envoy(ENVOY_USAGE) }.without_status())
+        Some(UsageSource { keys, status: None, ..UsageSource::of_envoy(ENVOY_USAGE) })
     }
 
     fn of_envoy(namespace: &str) -> UsageSource {
@@ -111,8 +117,10 @@ impl UsageSource {
         }
     }
 
-    fn without_status(self) -> UsageSource {
-        UsageSource { status: None, ..self }
+    /// The gateway writes the model that a request asks for into a header, in place of what the client has sent there.
+    fn of_gateway(keys: Keys) -> UsageSource {
+        let request_model = Property::request_header(GATEWAY_MODEL);
+        UsageSource { keys, status: None, request_model, ..UsageSource::of_envoy(ENVOY_USAGE) }
     }
 
     /// The use of a request whose response has ended.
@@ -134,14 +142,19 @@ impl UsageSource {
         }
         let [input, cached_input, cache_creation, output, reasoning, total, _] = counts;
         let [has_input, _, _, has_output, _, has_total, _] = found;
-        let reported = match (has_input || has_output, has_total) {
-            (true, _) => Reported::Kinds(Tokens { input, cached_input, cache_creation, output, reasoning }),
-            (false, true) => Reported::Total(total),
-            (false, false) => return Usage::Missing,
+        let kinds = Tokens { input, cached_input, cache_creation, output, reasoning };
+        let reported = match (has_input, has_output, has_total) {
+            (true, false, true) => Reported::Kinds(Tokens { output: total.saturating_sub(input), ..kinds }),
+            (false, true, true) => Reported::Kinds(Tokens { input: total.saturating_sub(output), ..kinds }),
+            (false, false, true) => Reported::Total(total),
+            (false, false, false) => return Usage::Missing,
+            _ => Reported::Kinds(kinds),
         };
+        let is_whole = has_total || (has_input && has_output);
         match status {
             Some(Some(Ok(PARTIAL))) => Usage::Partial(reported),
-            _ => Usage::Complete(reported),
+            _ if is_whole => Usage::Complete(reported),
+            _ => Usage::Partial(reported),
         }
     }
 
@@ -215,7 +228,8 @@ type Keys = [Option<Property>; KEYS.len()];
 fn gateway_keys() -> Keys {
     let of = |key: &str| Some(Property::metadata("filter", AI_GATEWAY, &[key.to_string()]));
     let cached = of("llm_cached_input_token");
-    [of("llm_input_token"), cached, None, of("llm_output_token"), None, of("llm_total_token"), None]
+    let model = of(GATEWAY_BACKEND_MODEL);
+    [of("llm_input_token"), cached, None, of("llm_output_token"), None, of("llm_total_token"), model]
 }
 
 /// Other keys of Envoy AI Gateway's metadata.

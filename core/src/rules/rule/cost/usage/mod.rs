@@ -161,20 +161,17 @@ impl UsageCost {
         })
     }
 
-    /// What to reserve for a request under this limit. A reserve is never above the limit, so that a request with a large
-    /// one passes if nothing else was used.
+    /// What to reserve for a request under this limit: nothing of one without a body, and at least 1 of any other. A reserve is never
+    /// above the limit, so that a request with a large one passes if nothing else was used.
     pub(super) fn reserve<R: Request + ?Sized>(&self, request: &R, limit: u64, buffer: &mut Vec<u8>) -> u64 {
+        // A model has nothing to read of it.
+        if request.ends_with_headers() {
+            return 0;
+        }
         let length = match request.header(b"content-length") {
             Lines::One(length) => parse(length.trim_ascii()),
             Lines::None | Lines::Many => None,
         };
-        let method = match request.header(b":method") {
-            Lines::One(method) => method,
-            Lines::None | Lines::Many => b"",
-        };
-        if is_without_body(method, length) {
-            return 0;
-        }
         let input = self.estimated_input(request, length, buffer);
         let output = match self.reserve.output {
             Output::Fixed(tokens) => tokens,
@@ -185,7 +182,7 @@ impl UsageCost {
         };
         let weights = self.models.find(self.source.request_model(request, buffer)).weights;
         let reserve = weights.cost(&Tokens { input, output, ..Tokens::default() });
-        reserve.min(self.max).min(limit.max(1))
+        reserve.max(1).min(self.max).min(limit.max(1))
     }
 
     fn estimated_input<R: Request + ?Sized>(
@@ -202,11 +199,6 @@ impl UsageCost {
         };
         estimate.unwrap_or(self.reserve.input_default)
     }
-}
-
-/// Whether a request has nothing that a model could read.
-fn is_without_body(method: &[u8], length: Option<u64>) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS") && length.unwrap_or(0) == 0
 }
 
 impl Fallback {

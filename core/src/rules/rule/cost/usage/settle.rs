@@ -1,7 +1,7 @@
 //! What a request is charged once its response has ended: its use, or what is configured where none is known.
 
 use super::models::Model;
-use super::{Fallback, UsageCost, is_without_body};
+use super::{Fallback, UsageCost};
 use crate::rules::request::{Lines, Request};
 use crate::rules::rule::cost::settlement::{End, Line, Settled, Stage, UsageResult, Used};
 use crate::rules::rule::cost::source::{Reported, Usage};
@@ -18,12 +18,13 @@ impl UsageCost {
         let result = match end.stage {
             Stage::Headers => return None,
             Stage::Unanswered if !end.reached(buffer) => return Some(Settled::UNSENT),
+            Stage::Unanswered if body_bytes(end, buffer) == Some(0) => return Some(WITHOUT_BODY),
             Stage::Unanswered => {
                 return Some(self.fall_back(UsageResult::Disconnected, end, 0, ratios, buffer));
             }
             Stage::Ended(_) => self.source.usage(end.response, buffer),
         };
-        let bytes = number(end.property(b"response\0size", buffer));
+        let bytes = number(end.property(b"response\0size", buffer)).unwrap_or(0);
         let is_clean = end.is_from_upstream(buffer);
         Some(match result {
             Usage::Complete(reported) => {
@@ -57,10 +58,13 @@ impl UsageCost {
         buffer: &mut Vec<u8>,
     ) -> Settled {
         let status = end.status().unwrap_or(0);
+        if !is_clean && !end.reached(buffer) {
+            return Settled::UNSENT;
+        }
+        if body_bytes(end, buffer) == Some(0) {
+            return WITHOUT_BODY;
+        }
         if !is_clean {
-            if !end.reached(buffer) {
-                return Settled::UNSENT;
-            }
             let result = match end.details(buffer).starts_with(b"downstream_") {
                 true => UsageResult::Disconnected,
                 false => UsageResult::Reset,
@@ -71,10 +75,6 @@ impl UsageCost {
         }
         if status >= 400 {
             return self.fall_back(UsageResult::ErrorStatus, end, bytes, ratios, buffer);
-        }
-        let size = number(end.property(b"request\0size", buffer));
-        if is_without_body(end.property(b"request\0method", buffer), Some(size)) {
-            return Settled { cost: 0, line: Line::Usage(UsageResult::WithoutBody), used: None };
         }
         let is_encoded = match end.response.header(b"content-encoding") {
             Lines::None => false,
@@ -118,8 +118,8 @@ impl UsageCost {
         ratios: &mut Ratios,
         buffer: &mut Vec<u8>,
     ) -> u64 {
-        let length = number(end.property(b"request\0size", buffer));
-        let input = self.estimated_input(end.response, Some(length), buffer);
+        let length = Some(body_bytes(end, buffer).unwrap_or(0));
+        let input = self.estimated_input(end.response, length, buffer);
         let model = self.model(end, buffer);
         let output = ratios.estimate(self.ratio_key(end, model), bytes);
         model.weights.cost(&Tokens { input, output, ..Tokens::default() }).min(self.max)
@@ -152,7 +152,15 @@ impl UsageCost {
     }
 }
 
+/// Of a request whose body had no bytes, so that a model had nothing to read.
+const WITHOUT_BODY: Settled = Settled { cost: 0, line: Line::Usage(UsageResult::WithoutBody), used: None };
+
+/// The bytes of the request's body, as far as it was received.
+fn body_bytes<R: Request + ?Sized>(end: &End<'_, R>, buffer: &mut Vec<u8>) -> Option<u64> {
+    number(end.property(b"request\0size", buffer))
+}
+
 /// An attribute of Envoy's that is a number.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }

@@ -63,14 +63,17 @@ fn reserves() {
         (post(), 1_000_000, 40 + 2 * 500),
         (post(), 300, 300),
         (post(), 0, 1),
-        (TestRequest::get("/v1/models"), 1_000_000, 0),
-        (TestRequest::get("/").header("content-length", "0"), 1_000_000, 0),
+        (TestRequest::get("/v1/models").whole(), 1_000_000, 0),
+        (post().header("content-length", "0").whole(), 1_000_000, 0),
+        (TestRequest::get("/").header("transfer-encoding", "chunked"), 1_000_000, 40 + 2 * 500),
         (TestRequest::get("/").header("content-length", "8"), 1_000_000, 2 + 2 * 500),
     ] {
         assert_eq!(cost.reserve(&request, limit, &mut Vec::from(*b"x")), expected, "{request:?}");
     }
     let fixed = read(r#"{"usage": "envoy", "max": 9, "reserve": {"input": 3, "output": 4}}"#).unwrap();
     assert_eq!(fixed.reserve(&post(), 1_000, &mut Vec::new()), 7);
+    let none = read(r#"{"usage": "envoy", "max": 9, "reserve": {"input": 0, "output": 0}}"#).unwrap();
+    assert_eq!(none.reserve(&post(), 1_000, &mut Vec::new()), 1, "only a request without a body is free");
 }
 
 const UPSTREAM: (&[u8], &[u8]) = (b"response\0code_details", b"via_upstream");
@@ -80,8 +83,16 @@ fn response(status: &str, details: &str, bytes: u64) -> TestRequest {
         .header(":status", status)
         .property(UPSTREAM.0, details.as_bytes())
         .property(b"response\0size", &bytes.to_le_bytes())
-        .property(b"request\0method", b"POST")
         .property(b"request\0size", &400_u64.to_le_bytes())
+}
+
+/// Of a request without a body.
+fn free(status: &str, details: &str) -> TestRequest {
+    TestRequest::default()
+        .header(":status", status)
+        .property(UPSTREAM.0, details.as_bytes())
+        .property(b"response\0size", &90_u64.to_le_bytes())
+        .property(b"request\0size", &0_u64.to_le_bytes())
 }
 
 fn reached(response: TestRequest) -> TestRequest {
@@ -130,6 +141,13 @@ fn each_end_has_its_charge() {
         (reached(response("503", "upstream_reset_before_response_started{…}", 95)), ended, 77, "reset"),
         (response("403", "rbac_access_denied", 19), ended, 0, "unsent"),
         (reached(TestRequest::default()), Stage::Unanswered, 77, "disconnected"),
+        (free("200", "via_upstream"), ended, 0, "without_body"),
+        (free("404", "via_upstream"), ended, 0, "without_body"),
+        (free("200", "via_upstream").header("content-encoding", "gzip"), ended, 0, "without_body"),
+        (reached(free("200", "downstream_remote_disconnect")), ended, 0, "without_body"),
+        (reached(free("503", "upstream_reset_before_response_started{…}")), ended, 0, "without_body"),
+        (reached(free("", "")), Stage::Unanswered, 0, "without_body"),
+        (reported(free("200", "via_upstream"), &complete), ended, 10 + 40, "complete"),
         (TestRequest::default(), Stage::Unanswered, 0, "unsent"),
     ] {
         let mut ratios = Ratios::default();
@@ -205,6 +223,45 @@ fn use_in_metadata_of_any_filter() {
         assert_eq!(settle(value), (expected, result.to_string()), "{value:?}");
     }
     assert!(read(r#"{"usage": {"ai_gateway": {"total": "t"}}, "max": 1000000}"#).is_ok());
+}
+
+#[test]
+fn use_of_which_a_part_is_missing_is_partial() {
+    let cost = read(
+        r#"{"usage": "ai_gateway", "max": 50000, "weights": {"output": 2}, "reserve": {"input": 100},
+            "models": [{"model": "big", "weights": {"output": 3}}, {"model": "gpt-4o", "weights": {"output": 4}}]}"#,
+    )
+    .unwrap();
+    let gateway = |key: &str| format!("metadata\0filter_metadata\0io.envoy.ai_gateway\0{key}").into_bytes();
+    let settle = |written: &[(&str, f64)], model: Option<&[u8]>| {
+        let mut response =
+            response("200", "via_upstream", 40).property(b"request\0headers\0x-ai-eg-model", b"gpt-4o");
+        for (key, value) in written {
+            response = response.property(&gateway(key), &value.to_le_bytes());
+        }
+        if let Some(model) = model {
+            response = response.property(&gateway("model_name_override"), model);
+        }
+        let end = End { response: &response, stage: Stage::Ended(Trailers::default()), rule: 0, reserved: 0 };
+        let settled = cost.settle(&end, &mut Ratios::default(), &mut Vec::new()).unwrap();
+        (settled.cost, settled.line.to_string())
+    };
+    let (input, output, total) = ("llm_input_token", "llm_output_token", "llm_total_token");
+    // Without use 100 tokens of the prompt and a quarter of 40 bytes are estimated.
+    for (written, model, expected, result) in [
+        (&[(input, 7.0), (output, 5.0)][..], None, 7 + 4 * 5, "complete"),
+        (&[(input, 7.0), (output, 5.0)], Some(b"big".as_slice()), 7 + 3 * 5, "complete"),
+        (&[(input, 7.0), (output, 5.0)], Some(b"other"), 7 + 4 * 5, "complete"),
+        (&[(input, 7.0), (total, 12.0)], None, 7 + 4 * 5, "complete"),
+        (&[(output, 5.0), (total, 12.0)], None, 7 + 4 * 5, "complete"),
+        (&[(total, 12.0)], None, 4 * 12, "complete"),
+        (&[(input, 7.0)], None, 100 + 4 * 10, "partial"),
+        (&[(input, 900.0)], None, 900, "partial"),
+        (&[(output, 70.0)], None, 280, "partial"),
+        (&[], None, 100 + 4 * 10, "missing"),
+    ] {
+        assert_eq!(settle(written, model), (expected, result.to_string()), "{written:?} {model:?}");
+    }
 }
 
 #[test]
