@@ -15,7 +15,7 @@
 
 use super::addresses::Listed;
 use super::config::Config;
-use super::identifier::{self, write_raw};
+use super::identifier::{self, Written, write_raw};
 use super::index::{Candidates, MAX_SPLIT_RULES, Standing, TooMany};
 use super::matcher::Conditions;
 use super::request::Request;
@@ -357,7 +357,7 @@ impl Scratch {
         if !rule.conditions.matches(request, &mut self.sources) {
             return Ok(());
         }
-        if !rule.more_specific.is_empty() && self.is_replaced(rule, rules, request, live) {
+        if !rule.more_specific.is_empty() && self.is_replaced((rule, rules), hash_key, request, live) {
             return Ok(());
         }
         let is_split = rule.conditions.matches_some_readings(request, &mut self.sources)
@@ -374,14 +374,7 @@ impl Scratch {
             return Ok(());
         }
         let start = self.identifiers.len();
-        self.hashed.clear();
-        match hash_key.filter(|_| rule.hash && written.is_of_client) {
-            Some(key) => {
-                key.write(&self.raw, &mut self.hashed);
-                self.identifiers.extend_from_slice(&self.hashed);
-            }
-            None => canonical_identifier(&self.raw, &mut self.identifiers),
-        }
+        self.write_identifier(rule, written, hash_key);
         let action = match self.controls_of(rule, start, live) {
             Found { ban: Some(banned), .. } => Action::Ban(banned),
             Found { exempt: true, .. } => Action::Exempt,
@@ -422,24 +415,57 @@ impl Scratch {
         Ok(())
     }
 
-    /// Whether a rule of its group with a more specific path applies in place of this one. One in shadow mode does not.
+    /// Appends the identifier of which `raw` is the raw form.
+    fn write_identifier(&mut self, rule: &Rule, written: Written, hash_key: Option<&SecretKey>) {
+        self.hashed.clear();
+        match hash_key.filter(|_| rule.hash && written.is_of_client) {
+            Some(key) => {
+                key.write(&self.raw, &mut self.hashed);
+                self.identifiers.extend_from_slice(&self.hashed);
+            }
+            None => canonical_identifier(&self.raw, &mut self.identifiers),
+        }
+    }
+
+    /// Whether a rule of its group with a more specific path applies in place of this one. One in shadow mode does not, nor does one that
+    /// the request is exempt from.
     fn is_replaced<R: Request + ?Sized>(
         &mut self,
-        rule: &Rule,
-        rules: &[Rule],
+        (rule, rules): (&Rule, &[Rule]),
+        hash_key: Option<&SecretKey>,
         request: &R,
         live: &WorkspaceControls<'_>,
     ) -> bool {
         let mut others = rule.more_specific.iter().filter_map(|number| rules.get(usize::from(*number)));
         others.any(|other| {
-            other.enforced == Share::ALL
-                && !live.is_shadow(other)
-                && other.conditions.matches_certainly(request, &mut self.sources)
-                && !is_skipped(
-                    other,
-                    write_raw(&other.parts, request, &mut self.sources, &mut self.raw).found,
-                )
+            if other.enforced != Share::ALL
+                || live.is_shadow(other)
+                || !other.conditions.matches_certainly(request, &mut self.sources)
+            {
+                return false;
+            }
+            let written = write_raw(&other.parts, request, &mut self.sources, &mut self.raw);
+            !is_skipped(other, written.found) && !self.exempts(other, written, hash_key, live)
         })
+    }
+
+    /// Whether live control or an override exempts the identifier of which `raw` is the raw form.
+    fn exempts(
+        &mut self,
+        rule: &Rule,
+        written: Written,
+        hash_key: Option<&SecretKey>,
+        live: &WorkspaceControls<'_>,
+    ) -> bool {
+        let start = self.identifiers.len();
+        self.write_identifier(rule, written, hash_key);
+        let found = self.controls_of(rule, start, live);
+        self.identifiers.truncate(start);
+        if found.ban.is_some() || found.exempt {
+            return found.ban.is_none();
+        }
+        let of_raw = rule.overrides.find(&self.raw, &mut self.globs);
+        matches!(of_raw, Some(Override::Exempt)) && found.limit.is_none()
     }
 
     /// The live controls of the identifier that begins at `start`, and of the client's address.

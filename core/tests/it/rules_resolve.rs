@@ -677,6 +677,8 @@ fn of_a_group_the_rule_with_the_most_specific_path_applies() {
         rule("named", r#", "match": {"path": {"segments": "/v1/named"}}, "identifier": {"header": "x-key"}, "on_missing_identifier": "skip""#)
             .replacen(r#""identifier": {"constant": "x"}, "#, "", 1),
         rule("posts", r#", "match": {"path": {"segments": "/v1/posts"}, "methods": "POST"}"#),
+        rule("admin", r#", "match": {"path": {"segments": "/v1/admin"}}, "identifier": {"header": "x-key"}, "overrides": [{"identifier": "root*", "exempt": true}]"#)
+            .replacen(r#""identifier": {"constant": "x"}, "#, "", 1),
         of_path("below", "prefix", "/v2/", ""),
         of_path("item", "segments", "/v2/*", ""),
         rule("again", ""),
@@ -701,6 +703,9 @@ fn of_a_group_the_rule_with_the_most_specific_path_applies() {
         ("/v1/named", &[("x-key", "k")], &["named", "alone"]),
         ("/v1/named", &[], &["v1", "alone"]),
         ("/v1/posts", &[], &["v1", "alone"]),
+        // Nor one that the client is exempt from.
+        ("/v1/admin", &[("x-key", "k")], &["admin", "alone"]),
+        ("/v1/admin", &[("x-key", "root1")], &["v1", "admin", "alone"]),
         // Nor one that only some readings meet.
         ("/v1/users/export/", &[], &["users", "alone"]),
         ("/v1/users;a/export", &[], &["any", "v1", "users", "export", "alone"]),
