@@ -28,6 +28,9 @@ impl<'a> Settlement<'a> {
     /// The cost under a rule that has reserved so much, if it is known already.
     pub fn cost(&mut self, rule: u16, reserved: u64) -> Option<u64> {
         let Some(cost) = self.rules.get(usize::from(rule)).map(|rule| &rule.cost) else { return Some(0) };
+        if self.stage == Stage::Headers && !cost.settles_by_headers() {
+            return None;
+        }
         let settled = self.read(cost, rule, reserved)?;
         self.settled.push((rule, settled));
         Some(settled.cost)

@@ -9,10 +9,11 @@ use crate::model::key::{KeyParts, MAX_KEY_BYTES};
 use crate::model::named::Namespace;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
-use crate::rules::identifier::{has_value, is_of_client};
+use crate::rules::identifier::has_value;
 use crate::rules::{Ban, Config, Rule, Violations};
 use alloc::string::String;
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Epochs of violations are in seconds, as they have to fit 32 bits.
 const EPOCH_MS: u64 = 1_000;
@@ -37,8 +38,6 @@ struct Banning {
     namespace: String,
     /// The namespace in which its violations are counted.
     violations: String,
-    /// For each part of its identifiers, whether it is the same for all clients of a service.
-    of_service: Vec<bool>,
 }
 
 impl Bans {
@@ -47,8 +46,7 @@ impl Bans {
         let banning = |rule: &Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
             let violations = violations_namespace(&namespace);
-            let of_service = rule.parts_of_service().collect();
-            rule.ban.map(|ban| Banning { ban, name, namespace, violations, of_service })
+            rule.ban.map(|ban| Banning { ban, name, namespace, violations })
         };
         Bans {
             root,
@@ -108,21 +106,28 @@ impl Bans {
         self.accused = accused;
     }
 
-    /// Counts violations: the rule charged `cost` on the key `charged`, as the response of a request states.
+    /// Counts violations: a charge on `key`, whose identifier is of a client, with the cost under each rule that counts it. Rules with
+    /// violations of one window have one count of them, to which it adds the highest of their costs, and of which the lowest threshold applies.
     pub fn charged(
         &mut self,
         shared: &mut impl Shared,
         (limiter, keeper): (&mut Limiter, &mut Keeper),
-        (rule, charged): (usize, &[u8]),
-        cost: u64,
+        key: &[u8],
+        costs: &[(u16, u64)],
         now: Now,
     ) {
-        if cost == 0 || self.counts(rule) != Some(Violations::Charged) {
-            return;
-        }
-        let Ok(KeyParts { identifier, .. }) = KeyParts::decode(charged) else { return };
-        let banning = self.rules.get(rule).and_then(Option::as_ref);
-        if banning.is_some_and(|banning| is_of_client(identifier, &banning.of_service)) {
+        let Ok(KeyParts { identifier, .. }) = KeyParts::decode(key) else { return };
+        let ban = |rule: u16| self.rules.get(usize::from(rule))?.as_ref().map(|banning| banning.ban);
+        let counted = costs.iter().filter_map(|(rule, cost)| {
+            let own = ban(*rule).filter(|own| own.count == Violations::Charged)?;
+            let others = costs.iter().filter_map(|(other, cost)| Some((ban(*other)?, *other, *cost)));
+            let sharing = others.filter(|(ban, ..)| ban.count == own.count && ban.window_ms == own.window_ms);
+            let most = sharing.clone().map(|(.., cost)| cost).max().unwrap_or(*cost);
+            let first = sharing.map(|(ban, other, _)| (ban.threshold, other)).min();
+            (most > 0 && first == Some((own.threshold, *rule))).then_some((usize::from(*rule), most))
+        });
+        let counted: SmallVec<[(usize, u64); 2]> = counted.collect();
+        for (rule, cost) in counted {
             self.violate(shared, (limiter, keeper), (rule, identifier), cost, now);
         }
     }

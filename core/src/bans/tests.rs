@@ -5,7 +5,7 @@ use super::proposals::{MAX_PROPOSALS, Proposals};
 use crate::control::{Keeper, Local};
 use crate::limiter::table::{Geometry, Meta};
 use crate::limiter::{Limiter, Output, Setup};
-use crate::model::key::{HashKey, NodeId};
+use crate::model::key::{HashKey, Key, KeyParts, NodeId};
 use crate::model::named::Namespace;
 use crate::model::shared::MemoryShared;
 use crate::model::time::{MonoMs, Now, UnixMs};
@@ -320,4 +320,46 @@ fn workspaces_and_namespaces_propose_in_turn() {
         bans.iter().filter(|ban| ban.workspace == workspace && ban.namespace == namespace).count()
     };
     assert_eq!((of("a", "b"), of("z", "z"), bans.len()), (300, 400, MAX_PROPOSALS));
+}
+
+#[test]
+fn one_charge_counts_once_for_rules_that_share_their_violations() {
+    let rule = |name: &str, window: &str, threshold: u64| {
+        format!(
+            r#"{{"name": "{name}", "namespace": "login", "identifier": {{"header": "x"}}, "limit": 9, "window": "1m",
+                "cost": {{"only": 401}},
+                "ban": {{"threshold": {threshold}, "window": "{window}", "duration": "10m", "count": "charged"}}}}"#
+        )
+    };
+    let rules = [rule("a", "1m", 9), rule("b", "1m", 3), rule("c", "2m", 4)].join(", ");
+    let config = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+    let key = |identifier: &str| {
+        let parts = KeyParts {
+            workspace: b"default",
+            namespace: b"login",
+            identifier: identifier.as_bytes(),
+            duration_ms: MINUTE,
+            epoch: 0,
+            resolution: 1,
+        };
+        Key::new(&parts).unwrap()
+    };
+    for (costs, charges) in [
+        (&[(0, 1), (1, 1)][..], 3),
+        (&[(1, 1), (0, 1)], 3),
+        (&[(0, 2), (1, 1)], 2),
+        (&[(0, 1)], 9),
+        (&[(0, 1), (2, 1)], 4),
+        (&[(0, 1), (1, 1), (2, 1)], 3),
+    ] {
+        let mut world = World::with(1, &config);
+        for charge in 1..=charges {
+            assert_eq!(world.banned(0, "eve"), None, "{costs:?} before charge {charge}");
+            let (limiter, keeper, bans, _) = &mut world.workers[0];
+            bans.charged(&mut world.shared, (limiter, keeper), key("eve").as_bytes(), costs, world.now);
+            bans.charged(&mut world.shared, (limiter, keeper), key("bob").as_bytes(), &[(0, 0)], world.now);
+        }
+        assert!(world.banned(0, "eve").is_some(), "{costs:?}");
+        assert_eq!(world.banned(0, "bob"), None);
+    }
 }

@@ -133,6 +133,11 @@ pub struct Policy {
     pub settles_within_ms: u32,
     /// Highest cost that the response may state. It is charged at once if too many requests wait for their cost.
     pub settles_at_most: u64,
+    /// What is reserved is an estimate: at most the limit, also the lower one of a rule that counts on the same key, and 0 only of a request
+    /// that costs nothing.
+    pub estimates: bool,
+    /// What the response charges counts towards a ban.
+    pub bans_by_charge: bool,
 }
 
 /// What clients see of a limit if a request passes. Of rules that share a charge, the last in this order applies.

@@ -33,6 +33,8 @@ pub struct Terms {
     pub epoch: u32,
     /// Whether it is enforced; otherwise the check is in shadow mode.
     pub enforced: bool,
+    /// See [`Policy::bans_by_charge`].
+    pub bans_by_charge: bool,
 }
 
 impl CompiledRule {
@@ -56,9 +58,9 @@ impl CompiledRule {
 
     /// Appends the check of an identifier.
     pub fn check(&self, identifier: &[u8], terms: Terms, checks: &mut Checks) {
-        let Terms { limit, configured, cost, epoch, enforced } = terms;
+        let Terms { limit, configured, cost, epoch, enforced, bans_by_charge } = terms;
         let CompiledRule { number: rule, algorithm, cell_ms, policy, .. } = *self;
-        let policy = Policy { shadow: policy.shadow || !enforced, ..policy };
+        let policy = Policy { shadow: policy.shadow || !enforced, bans_by_charge, ..policy };
         let check = Check { rule, algorithm, key: &[], cell_ms, limit, configured, cost, policy };
         checks.push(check, |keys| self.write_key(identifier, epoch, keys));
     }
@@ -82,7 +84,8 @@ mod tests {
     use super::*;
     use crate::model::key::Key;
 
-    const TERMS: Terms = Terms { limit: 1, configured: None, cost: 1, epoch: 0, enforced: true };
+    const TERMS: Terms =
+        Terms { limit: 1, configured: None, cost: 1, epoch: 0, enforced: true, bans_by_charge: false };
 
     #[test]
     fn keys_are_those_of_their_parts() {

@@ -60,6 +60,7 @@ impl Plugin {
             checks: Checks::default(),
             statistics: Statistics::new(root, &config, &mut worker.reporter),
             requests: Requests::new(has_response_callback),
+            settles_by_headers: config.rules.iter().any(|rule| rule.cost.settles_by_headers()),
             ratios: Ratios::default(),
             tick_ms: FIRST_TICK_MS,
             is_switched: true,

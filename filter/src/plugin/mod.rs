@@ -26,7 +26,7 @@ use std::sync::Arc;
 use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
-use weir_core::rules::{Config, Scratch, Stage, Violations};
+use weir_core::rules::{Config, Scratch, Stage};
 use weir_core::usage::Ratios;
 
 pub use verdict::{Effect, Label};
@@ -51,6 +51,8 @@ pub struct Plugin {
     checks: Checks,
     statistics: Statistics,
     requests: Requests,
+    /// Whether the headers of a response may settle the cost under one of its rules.
+    settles_by_headers: bool,
     /// Learned from responses of language models.
     ratios: Ratios,
     tick_ms: u64,
@@ -67,7 +69,9 @@ impl Plugin {
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
     pub fn on_response(&mut self, worker: &mut Worker, context: u32) -> Vec<Header> {
-        self.settle(worker, context, Stage::Headers);
+        if self.settles_by_headers {
+            self.settle(worker, context, Stage::Headers);
+        }
         let Some(Allowed { budgets, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(
             &self.config.rules,
@@ -199,14 +203,15 @@ impl Plugin {
                 let Some(settled) = settlement.settled(rule) else { continue };
                 self.statistics.count_settled(rule, settled, &self.config.rules);
                 for budget in self.requests.budgets(context).iter_mut().filter(|budget| budget.rule == rule) {
-                    responses::settle(budget, charge.reserve, settled.cost);
+                    responses::settle(budget, charge.reserve, charge.cost);
                 }
-                if !charge.shadow && self.bans.counts(usize::from(rule)) == Some(Violations::Charged) {
-                    let (limiter, keeper) = (&mut worker.limiter, &mut worker.keeper);
-                    let now = limiter.moment(mono);
-                    let charged = (usize::from(rule), charge.key.as_slice());
-                    self.bans.charged(&mut EnvoyShared, (limiter, keeper), charged, settled.cost, now);
-                }
+            }
+            if !charge.shadow && !charge.banning.is_empty() {
+                let cost = |rule| Some((rule, settlement.settled(rule)?.cost));
+                let costs: Vec<(u16, u64)> = charge.banning.iter().filter_map(cost).collect();
+                let (limiter, keeper) = (&mut worker.limiter, &mut worker.keeper);
+                let now = limiter.moment(mono);
+                self.bans.charged(&mut EnvoyShared, (limiter, keeper), &charge.key, &costs, now);
             }
         }
     }

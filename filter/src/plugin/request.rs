@@ -20,7 +20,7 @@ use weir_core::limiter::{Decision, Terms};
 use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::trace::Trace;
-use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
+use weir_core::rules::{self, Action, Denied, Lines, Live, Request, Violations};
 
 impl Plugin {
     pub(super) fn decide(
@@ -94,7 +94,8 @@ impl Plugin {
                     if is_of_client {
                         self.bans.accuse(rule, identifier);
                     }
-                    let terms = Terms { limit, configured, cost, epoch, enforced };
+                    let bans_by_charge = is_of_client && self.bans.counts(rule) == Some(Violations::Charged);
+                    let terms = Terms { limit, configured, cost, epoch, enforced, bans_by_charge };
                     compiled.check(identifier, terms, &mut self.checks);
                 }
             }

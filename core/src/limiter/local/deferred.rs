@@ -6,9 +6,10 @@
 //!
 //! If no response arrives, or there is no room for a reservation, the reserve counts as spent. A late response can then only add to it.
 //!
-//! A worker waits for a bounded number of responses. Beyond that, the oldest request makes room, preferably one whose deadline has
-//! passed. Its cost will not be known, so it is charged the highest possible. Otherwise slow requests could fill all places, and every
-//! other request would cost its reserve alone, however much it uses.
+//! A worker waits for a bounded number of responses. Beyond that, a request makes room: one whose deadline has passed, else one that can
+//! cost no more than its reserve, else one with the least reserve, and of these the oldest. Its cost will not be known, so it is charged the
+//! highest possible. Otherwise slow requests could fill all places, and every other request would cost its reserve alone, however much it
+//! uses. Keys share the places, and the requests of one key have three times what is free at most: beyond that, one of its own makes room.
 
 use super::Local;
 use super::item::{DeferredCost, Item};
@@ -16,6 +17,7 @@ use super::transact::{Failed, Make, Subject};
 use crate::limiter::check::Check;
 use crate::limiter::rule_set::RuleSet;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
+use crate::model::room::most_of_part;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -23,7 +25,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Most requests of a worker with a deferred cost; beyond that the oldest are charged their highest cost.
+/// Most requests of a worker with a deferred cost; beyond that some are charged their highest cost.
 pub const MAX_DEFERRED_REQUESTS: usize = 16_384;
 /// Time by which a reservation in the table outlives its request's deadline; a live worker spends it before.
 const GRACE_MS: u64 = 1_000;
@@ -45,14 +47,18 @@ struct Charge {
 /// A charge whose cost is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledCharge {
-    /// The key on which it counts.
+    /// The key on which it counts, if the charge counts towards a ban; otherwise nothing.
     pub key: Vec<u8>,
     /// The rules that take their cost from the response, and count on it.
     pub rules: RuleSet,
+    /// Those of them for which it counts towards a ban.
+    pub banning: RuleSet,
     /// Whether these are in shadow mode for the request.
     pub shadow: bool,
     /// What was reserved in place of the cost.
     pub reserve: u64,
+    /// What was charged: the highest cost of all rules that count on the key.
+    pub cost: u64,
 }
 
 /// The charges of a request that are settled.
@@ -72,19 +78,37 @@ pub(super) struct Reserve {
 pub(super) struct DeferredCosts {
     /// Charges of the current request.
     new: Vec<Charge>,
-    requests: BTreeMap<u64, Vec<Charge>>,
+    requests: BTreeMap<u64, Request>,
     /// Requests whose deadline has not passed, by deadline.
     due: BTreeSet<(MonoMs, u64)>,
     /// All requests, in the order in which they make room.
     places: BTreeSet<Place>,
+    /// The same of each key.
+    of_keys: BTreeSet<(u64, Place)>,
+    /// How many requests each key has.
+    held: BTreeMap<u64, usize>,
     /// Charges whose cost is known, but whose settlement failed by conflicts in the table; they are tried again.
     again: Vec<(Charge, u64)>,
 }
 
-/// A request's place in the order of eviction: first those whose deadline has passed, the oldest first.
+/// A request with deferred costs.
+#[derive(Debug)]
+struct Request {
+    charges: Vec<Charge>,
+    /// The key that has its place: of those that it is charged to the one that had the fewest.
+    key: u64,
+    place: Place,
+    until: MonoMs,
+}
+
+/// A request's place in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
+    /// Whether its deadline has not passed.
     waits: bool,
+    /// Whether it may cost more than is reserved.
+    loses: bool,
+    reserve: u64,
     since: MonoMs,
     request: u64,
 }
@@ -92,11 +116,14 @@ struct Place {
 impl DeferredCost {
     /// The deferred cost of a check, if the response states it.
     pub(super) fn of(check: &Check<'_>) -> Option<DeferredCost> {
-        let within_ms = check.policy.settles_within_ms;
+        let Check { rule, cost, policy, .. } = *check;
+        let within_ms = policy.settles_within_ms;
         (within_ms > 0).then(|| DeferredCost {
-            rules: RuleSet::of(check.rule),
+            rules: RuleSet::of(rule),
+            banning: if policy.bans_by_charge { RuleSet::of(rule) } else { RuleSet::default() },
             least: 0,
-            most: check.policy.settles_at_most,
+            most: if policy.estimates && cost == 0 { 0 } else { policy.settles_at_most },
+            firm: if policy.estimates { 0 } else { cost },
             within_ms,
         })
     }
@@ -109,14 +136,18 @@ impl DeferredCost {
         match (one, other) {
             ((None, _), (None, _)) => None,
             ((Some(deferred), _), (None, cost)) | ((None, cost), (Some(deferred), _)) => {
-                Some(DeferredCost { least: deferred.least.max(cost), ..deferred })
+                let (least, firm) = (deferred.least.max(cost), deferred.firm.max(cost));
+                Some(DeferredCost { least, firm, ..deferred })
             }
             ((Some(mut one), _), (Some(other), _)) => {
                 one.rules.extend(&other.rules);
+                one.banning.extend(&other.banning);
                 Some(DeferredCost {
                     rules: one.rules,
+                    banning: one.banning,
                     least: one.least.max(other.least),
                     most: one.most.max(other.most),
+                    firm: one.firm.max(other.firm),
                     within_ms: one.within_ms.max(other.within_ms),
                 })
             }
@@ -156,12 +187,10 @@ impl Local {
         for charge in self.deferred.take(request).into_iter().flatten() {
             match charge.deferred_cost.cost(charge.reserve.amount, &mut cost_of) {
                 Some(cost) => {
-                    settled.push(SettledCharge {
-                        key: charge.key.clone(),
-                        rules: charge.deferred_cost.rules.clone(),
-                        shadow: charge.shadow,
-                        reserve: charge.reserve.amount,
-                    });
+                    let DeferredCost { rules, banning, .. } = charge.deferred_cost.clone();
+                    let key = if banning.is_empty() { Vec::new() } else { charge.key.clone() };
+                    let (shadow, reserve) = (charge.shadow, charge.reserve.amount);
+                    settled.push(SettledCharge { key, rules, banning, shadow, reserve, cost });
                     self.settle_charge(shared, charge, cost, now);
                 }
                 None => unsettled.push(charge),
@@ -195,7 +224,7 @@ impl Local {
             return;
         }
         let charges = core::mem::take(&mut self.deferred.new);
-        self.make_room(shared, request, now);
+        self.make_room(shared, request, &charges, now);
         // If the number was used before, the earlier request was never settled.
         for charge in self.deferred.put(request, charges).into_iter().flatten() {
             let reserve = charge.reserve.amount;
@@ -203,15 +232,16 @@ impl Local {
         }
     }
 
-    /// If there is no place for `request`, evicts another.
-    fn make_room(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
-        if self.is_deferred(request) || self.deferred.requests.len() < MAX_DEFERRED_REQUESTS {
+    /// If there is no place for `request` with these charges, evicts another.
+    fn make_room(&mut self, shared: &mut impl Shared, request: u64, charges: &[Charge], now: Now) {
+        if self.is_deferred(request) {
             return;
         }
-        let Some(charges) = self.deferred.take_first() else { return };
+        let Some(evicted) = self.deferred.evicted_for(charges) else { return };
+        let Some(charges) = self.deferred.take(evicted) else { return };
         self.stats.unawaited = self.stats.unawaited.saturating_add(1);
         for charge in charges {
-            let most = charge.deferred_cost.least.max(charge.deferred_cost.most);
+            let most = charge.most();
             self.settle_charge(shared, charge, most, now);
         }
     }
@@ -236,13 +266,14 @@ impl Local {
 
     /// Spends the reserve of `request`; a late response can only add to it.
     fn spend_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
-        let Some(charges) = self.deferred.requests.get(&request).cloned() else { return };
-        for charge in charges.into_iter().filter(|charge| charge.reserve.held) {
+        let Some(Request { charges, .. }) = self.deferred.requests.get(&request) else { return };
+        let held: Vec<Charge> = charges.iter().filter(|charge| charge.reserve.held).cloned().collect();
+        for charge in held {
             let reserve = charge.reserve.amount;
             self.settle_charge(shared, charge, reserve, now);
         }
-        for charge in self.deferred.requests.get_mut(&request).into_iter().flatten() {
-            charge.reserve.held = false;
+        if let Some(Request { charges, .. }) = self.deferred.requests.get_mut(&request) {
+            charges.iter_mut().for_each(|charge| charge.reserve.held = false);
         }
     }
 
@@ -283,41 +314,85 @@ impl DeferredCost {
 impl DeferredCosts {
     fn put(&mut self, request: u64, charges: Vec<Charge>) -> Option<Vec<Charge>> {
         let before = self.take(request);
-        if let Some((since, until)) = times(&charges) {
+        let key = self.fewest(&charges);
+        if let (Some(place), Some(key)) = (Place::of(request, &charges), key) {
+            let until = charges.iter().map(|charge| charge.until).max().unwrap_or_default();
             self.due.insert((until, request));
-            self.places.insert(Place { waits: true, since, request });
+            self.places.insert(place);
+            self.of_keys.insert((key, place));
+            let held = self.held.entry(key).or_default();
+            *held = held.saturating_add(1);
+            self.requests.insert(request, Request { charges, key, place, until });
         }
-        self.requests.insert(request, charges);
         before
     }
 
     fn take(&mut self, request: u64) -> Option<Vec<Charge>> {
-        let charges = self.requests.remove(&request)?;
-        if let Some((since, until)) = times(&charges) {
-            let waits = self.due.remove(&(until, request));
-            self.places.remove(&Place { waits, since, request });
+        let Request { charges, key, place, until } = self.requests.remove(&request)?;
+        self.due.remove(&(until, request));
+        self.places.remove(&place);
+        self.of_keys.remove(&(key, place));
+        if let Some(held) = self.held.get_mut(&key) {
+            *held = held.saturating_sub(1);
+            if *held == 0 {
+                self.held.remove(&key);
+            }
         }
         Some(charges)
     }
 
-    fn take_first(&mut self) -> Option<Vec<Charge>> {
-        self.take(self.places.first()?.request)
+    fn held_by(&self, key: u64) -> usize {
+        self.held.get(&key).copied().unwrap_or(0)
+    }
+
+    /// Of the keys of these charges the one with the fewest requests.
+    fn fewest(&self, charges: &[Charge]) -> Option<u64> {
+        charges.iter().map(|charge| charge.fingerprint).min_by_key(|key| self.held_by(*key))
+    }
+
+    /// The request that makes room for one with these charges, if there is no place for it.
+    fn evicted_for(&self, charges: &[Charge]) -> Option<u64> {
+        let key = self.fewest(charges)?;
+        let free = MAX_DEFERRED_REQUESTS.saturating_sub(self.requests.len());
+        if self.held_by(key) < most_of_part(free) {
+            return None;
+        }
+        let own = self.of_keys.range((key, Place::FIRST)..).next().filter(|(of, _)| *of == key);
+        own.map(|(_, place)| place).or_else(|| self.places.first()).map(|place| place.request)
     }
 
     fn next_due(&mut self, now: MonoMs) -> Option<u64> {
         let (until, request) = self.due.first().copied().filter(|(until, _)| *until <= now)?;
         self.due.remove(&(until, request));
-        if let Some((since, _)) = self.requests.get(&request).and_then(|charges| times(charges)) {
-            self.places.remove(&Place { waits: true, since, request });
-            self.places.insert(Place { waits: false, since, request });
+        if let Some(Request { key, place, .. }) = self.requests.get_mut(&request) {
+            self.places.remove(place);
+            self.of_keys.remove(&(*key, *place));
+            place.waits = false;
+            self.places.insert(*place);
+            self.of_keys.insert((*key, *place));
         }
         Some(request)
     }
 }
 
-/// Arrival and deadline of a request with these charges.
-fn times(charges: &[Charge]) -> Option<(MonoMs, MonoMs)> {
-    let since = charges.iter().map(|charge| charge.since).min()?;
-    let until = charges.iter().map(|charge| charge.until).max()?;
-    Some((since, until))
+impl Place {
+    /// Before all others.
+    const FIRST: Place = Place { waits: false, loses: false, reserve: 0, since: MonoMs(0), request: 0 };
+
+    fn of(request: u64, charges: &[Charge]) -> Option<Place> {
+        Some(Place {
+            waits: true,
+            loses: charges.iter().any(|charge| charge.most() > charge.reserve.amount),
+            reserve: charges.iter().map(|charge| charge.reserve.amount).fold(0, u64::saturating_add),
+            since: charges.iter().map(|charge| charge.since).min()?,
+            request,
+        })
+    }
+}
+
+impl Charge {
+    /// The most that it may cost.
+    fn most(&self) -> u64 {
+        self.deferred_cost.least.max(self.deferred_cost.most)
+    }
 }

@@ -46,9 +46,13 @@ pub(super) enum Provision {
 pub(super) struct DeferredCost {
     /// The rules that take their cost from the response.
     pub(super) rules: RuleSet,
+    /// Those of them for which the charge counts towards a ban.
+    pub(super) banning: RuleSet,
     /// Lowest cost, by rules whose cost is known.
     pub(super) least: u64,
     /// Highest cost, by rules that take it from the response.
     pub(super) most: u64,
+    /// Largest cost of the checks that is no estimate: what is reserved is above the limit by that alone.
+    pub(super) firm: u64,
     pub(super) within_ms: u32,
 }

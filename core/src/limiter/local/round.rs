@@ -198,6 +198,9 @@ impl Local {
                     let before = (item.deferred.take(), item.cost);
                     item.deferred = DeferredCost::coalesce(before, (new.deferred, new.cost));
                     item.cost = item.cost.max(new.cost);
+                    if let Some(deferred) = &item.deferred {
+                        item.cost = item.cost.min(deferred.firm.max(item.limit.max(1)));
+                    }
                 }
                 other => {
                     let peeks = other.is_some();

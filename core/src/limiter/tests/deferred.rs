@@ -257,17 +257,17 @@ fn a_cost_that_is_not_known_yet_stays_reserved() {
         let Process { shared, workers, .. } = &mut world.processes[0];
         let limiter = &mut workers[0].as_mut().unwrap().limiter;
         let settled = limiter.settle_cost(shared, id, |rule, _| costs[usize::from(rule)], now);
-        let keys = settled.iter().map(|charge| (charge.key.clone(), charge.reserve, charge.shadow));
-        (keys.collect::<Vec<_>>(), limiter.is_deferred(id))
+        let charges = settled.iter().map(|charge| (charge.rules.clone(), charge.reserve, charge.cost));
+        (charges.collect::<Vec<_>>(), limiter.is_deferred(id))
     };
-    let of = |key: &Key| (key.as_bytes().to_vec(), 10, false);
-    assert_eq!(settle(&mut world, [Some(3), None]), (Vec::from([of(&known)]), true));
+    let of = |rule, cost| (RuleSet::of(rule), 10, cost);
+    assert_eq!(settle(&mut world, [Some(3), None]), (Vec::from([of(0, 3)]), true));
     assert_eq!((world.spent_and_reserved(&known), world.spent_and_reserved(&unknown)), ((3, 0), (0, 10)));
     assert_eq!(settle(&mut world, [Some(9), None]), (Vec::new(), true));
     world.run(u64::from(WITHIN_MS) + 100);
     assert_eq!(world.spent_and_reserved(&unknown).1, 0, "the reserve counts as spent");
     assert_eq!(settle(&mut world, [None, None]), (Vec::new(), true));
-    assert_eq!(settle(&mut world, [None, Some(14)]), (Vec::from([of(&unknown)]), false));
+    assert_eq!(settle(&mut world, [None, Some(14)]), (Vec::from([of(1, 14)]), false));
     assert_eq!(world.spent_and_reserved(&unknown), (14, 0), "a late response adds what exceeds it");
     assert_eq!(world.spent_and_reserved(&known), (3, 0));
 }
@@ -285,6 +285,27 @@ fn rules_of_one_cell_charge_the_highest_of_their_costs() {
         (5, 0),
         "the cost of the rule without a deferred cost is the minimum"
     );
+}
+
+#[test]
+fn an_estimate_is_within_the_lowest_limit_of_its_cell() {
+    let key = key("a", HOUR);
+    let estimates = |rule, limit, cost| {
+        let usual = deferred_check(&key, limit, cost);
+        Check { rule, policy: Policy { estimates: true, ..usual.policy }, ..usual }
+    };
+    for checks in [
+        [estimates(0, 1_000, 700), estimates(1, 100, 100)],
+        [estimates(1, 100, 100), estimates(0, 1_000, 700)],
+        [estimates(0, 1_000, 700), check(&key, 100, 3)],
+    ] {
+        let mut world = World::alone(1, 1);
+        assert!(allowed(&world.request(0, 0, &checks).1), "{checks:?}");
+        assert_eq!(world.spent_and_reserved(&key), (0, 100));
+    }
+    let mut world = World::alone(1, 1);
+    let fixed = check(&key, 1_000, 101);
+    assert_eq!(cause(world.request(0, 0, &[estimates(0, 100, 50), fixed]).1), Cause::Cost);
 }
 
 #[test]

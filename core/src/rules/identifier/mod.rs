@@ -18,7 +18,7 @@ use self::sources::{FIELDS, HOST, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, s
 use super::request::sources::Sources;
 use super::request::{Request, token, trim};
 use crate::fields::{Errors, Fields, Node};
-use crate::matching::canonical::{DIGEST_PREFIX, canonical_identifier};
+use crate::matching::canonical::canonical_identifier;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -71,17 +71,6 @@ fn values(identifier: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
         separates
     });
     parts.map(|part| (![ABSENT, AMBIGUOUS, UNLISTED].contains(&part)).then_some(part))
-}
-
-/// Whether a canonical identifier has a value that is not the same for all clients; `of_service`: which of its parts are. Of a digest that is
-/// not known if it has such parts among others.
-pub fn is_of_client(identifier: &[u8], of_service: &[bool]) -> bool {
-    let is_mixed = of_service.contains(&true) && of_service.contains(&false);
-    if !is_mixed {
-        return has_value(identifier);
-    }
-    !identifier.starts_with(DIGEST_PREFIX)
-        && values(identifier).zip(of_service).any(|(value, of_service)| !of_service && value.is_some())
 }
 
 /// One part of an identifier.
@@ -584,26 +573,6 @@ mod tests {
             (r"~", true),
         ] {
             assert_eq!(has_value(identifier.as_bytes()), expected, "{identifier}");
-        }
-    }
-
-    #[test]
-    fn identifiers_of_clients() {
-        let digest = "sha256:47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
-        for (identifier, of_service, expected) in [
-            ("shop.example|alice", &[true, false][..], true),
-            (r"shop.example|\-", &[true, false], false),
-            (r"shop.example|\+", &[true, false], false),
-            (r"a\|b|\-", &[true, false], false),
-            (r"a\|b|c", &[true, false], true),
-            (r"\-|shop.example", &[false, true], false),
-            (digest, &[true, false], false),
-            (digest, &[false, false], true),
-            ("shop.example", &[true], true),
-            (r"\-", &[false], false),
-            ("hmac:0123", &[], true),
-        ] {
-            assert_eq!(is_of_client(identifier.as_bytes(), of_service), expected, "{identifier}");
         }
     }
 

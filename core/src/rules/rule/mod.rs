@@ -202,6 +202,8 @@ impl Rule {
             timeout_ms: u32::try_from(self.timeout_ms).unwrap_or(u32::MAX),
             settles_within_ms,
             settles_at_most,
+            estimates: matches!(self.cost, Cost::Usage(_)),
+            bans_by_charge: false,
         }
     }
 
@@ -223,12 +225,6 @@ impl Rule {
     /// How many identifiers and patterns have an override.
     pub fn overrides_listed(&self) -> usize {
         self.overrides.count
-    }
-
-    /// For each part of its identifiers, whether it is the same for all clients of a service. None where they are digests, which only
-    /// identifiers of clients are.
-    pub fn parts_of_service(&self) -> impl Iterator<Item = bool> {
-        self.parts.iter().filter(|_| !self.hash).map(Part::is_of_service)
     }
 
     /// Of how many parts its raw identifiers are.

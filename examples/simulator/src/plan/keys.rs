@@ -46,6 +46,7 @@ impl Shape {
             timeout_ms: rule.timeout_ms,
             settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
             settles_at_most: rule.reserve,
+            ..Policy::default()
         };
         let algorithm = match rule.exact {
             None => Algorithm::Window,

@@ -112,6 +112,11 @@ impl Cost {
         }
     }
 
+    /// Whether the headers of a response may settle it.
+    pub fn settles_by_headers(&self) -> bool {
+        matches!(self, Cost::Response(_) | Cost::When(_))
+    }
+
     /// How many regular expressions it has.
     pub(in crate::rules) fn expressions(&self) -> usize {
         match self {
