@@ -29,6 +29,7 @@ use crate::control::{self, Banned, Controls, Found, Subject};
 use crate::matching::canonical::canonical_identifier;
 use crate::matching::glob;
 use crate::model::time::UnixMs;
+use crate::usage::Ratios;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -105,6 +106,8 @@ pub struct Scratch {
     hashed: Vec<u8>,
     identifiers: Vec<u8>,
     globs: glob::Scratch,
+    /// Learned from responses of language models.
+    ratios: Ratios,
     /// The client's plan, where a limit depends on it.
     plan: Vec<u8>,
     live: control::Scratch,
@@ -302,6 +305,11 @@ impl Split {
 }
 
 impl Scratch {
+    /// What was learned from responses of language models, by which requests reserve.
+    pub fn ratios(&mut self) -> &mut Ratios {
+        &mut self.ratios
+    }
+
     fn begin(&mut self) {
         self.sources.reset();
         self.identifiers.clear();
@@ -386,12 +394,12 @@ impl Scratch {
                 }
                 identifier::Found::Unlisted => {
                     self.unlisted.push(rule_index);
-                    self.limit(rule, request, &found)
+                    self.limit((rule_index, rule), request, &found)
                 }
                 identifier::Found::Ambiguous if rule.ambiguous == Ambiguous::Deny => Action::DenyAmbiguous,
                 // One of its values may be banned.
                 identifier::Found::Ambiguous if live.bans_some(rule) => Action::DenyAmbiguous,
-                _ => self.limit(rule, request, &found),
+                _ => self.limit((rule_index, rule), request, &found),
             },
         };
         let identifier = self.identifiers.get(start..).unwrap_or_default();
@@ -486,7 +494,12 @@ impl Scratch {
         controls.find(&subject, live.now, &mut self.live)
     }
 
-    fn limit<R: Request + ?Sized>(&mut self, rule: &Rule, request: &R, found: &Found) -> Action {
+    fn limit<R: Request + ?Sized>(
+        &mut self,
+        (rule_index, rule): (usize, &Rule),
+        request: &R,
+        found: &Found,
+    ) -> Action {
         let configured = match rule.overrides.find(&self.raw, &mut self.globs) {
             Some(Override::Exempt) if found.limit.is_none() => return Action::Exempt,
             Some(Override::Limit(limit)) => limit,
@@ -498,10 +511,11 @@ impl Scratch {
             },
         };
         let limit = found.limit_of(configured, rule.algorithm);
+        let number = u16::try_from(rule_index).unwrap_or(u16::MAX);
         Action::Limit {
             limit,
             configured: found.sets_limit().then_some(configured),
-            cost: rule.cost.of(request, limit, &mut self.sources.buffer),
+            cost: rule.cost.of(request, limit, (number, &self.ratios), &mut self.sources.buffer),
             epoch: found.epoch,
         }
     }

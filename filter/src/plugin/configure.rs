@@ -10,7 +10,6 @@ use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Visibility};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Rule, Scratch};
-use weir_core::usage::Ratios;
 
 /// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
 /// VM that it discards.
@@ -61,7 +60,6 @@ impl Plugin {
             statistics: Statistics::new(root, &config, &mut worker.reporter),
             requests: Requests::new(has_response_callback),
             settles_by_headers: config.rules.iter().any(|rule| rule.cost.settles_by_headers()),
-            ratios: Ratios::default(),
             tick_ms: FIRST_TICK_MS,
             is_switched: true,
             config,

@@ -27,7 +27,6 @@ use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Scratch, Stage};
-use weir_core::usage::Ratios;
 
 pub use verdict::{Effect, Label};
 
@@ -53,8 +52,6 @@ pub struct Plugin {
     requests: Requests,
     /// Whether the headers of a response may settle the cost under one of its rules.
     settles_by_headers: bool,
-    /// Learned from responses of language models.
-    ratios: Ratios,
     tick_ms: u64,
     /// Live control may have set the shadow mode of a rule.
     is_switched: bool,
@@ -195,7 +192,7 @@ impl Plugin {
             return;
         }
         let mono = calls::mono_now();
-        let mut settlement = Settlement::new(&self.config.rules, stage, &mut self.ratios);
+        let mut settlement = Settlement::new(&self.config.rules, stage, self.scratch.ratios());
         let cost_of = |rule, reserved| settlement.cost(rule, reserved);
         let charges = worker.limiter.settle_cost(&mut EnvoyShared, request, cost_of, mono);
         for charge in &charges {

@@ -14,6 +14,7 @@ pub(in crate::rules) mod when;
 use crate::fields::duration::Span;
 use crate::fields::{Errors, Node, Value};
 use crate::rules::request::Request;
+use crate::usage::Ratios;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -75,11 +76,12 @@ impl Cost {
     }
 
     /// The cost of this request as far as it is known. If the response states it, the amount to reserve until then, under this
-    /// limit.
+    /// limit and by what was learned from responses under this `rule`.
     pub(in crate::rules) fn of<R: Request + ?Sized>(
         &self,
         request: &R,
         limit: u64,
+        (rule, ratios): (u16, &Ratios),
         buffer: &mut Vec<u8>,
     ) -> u64 {
         match self {
@@ -87,7 +89,7 @@ impl Cost {
             Cost::Request(cost) => cost.of(request, buffer),
             Cost::Response(cost) => cost.reserve,
             Cost::When(cost) => cost.reserve,
-            Cost::Usage(cost) => cost.reserve(request, limit, buffer),
+            Cost::Usage(cost) => cost.reserve(request, limit, (rule, ratios), buffer),
         }
     }
 
@@ -136,7 +138,10 @@ mod tests {
 
     #[test]
     fn fixed_costs_need_no_header() {
-        assert_eq!(Cost::Fixed(0).of(&TestRequest::default(), 1, &mut Vec::new()), 0);
-        assert_eq!(Cost::Fixed(u64::MAX).of(&TestRequest::default(), 1, &mut Vec::new()), u64::MAX);
+        for fixed in [0, u64::MAX] {
+            let cost = Cost::Fixed(fixed);
+            let learned = (0, &Ratios::default());
+            assert_eq!(cost.of(&TestRequest::default(), 1, learned, &mut Vec::new()), fixed);
+        }
     }
 }

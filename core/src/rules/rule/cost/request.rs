@@ -106,6 +106,7 @@ mod tests {
     use crate::fields::{Bounds, Value};
     use crate::rules::rule::cost::Cost;
     use crate::rules::testing::TestRequest;
+    use crate::usage::Ratios;
     use alloc::format;
     use alloc::string::ToString;
 
@@ -116,7 +117,7 @@ mod tests {
         for line in lines {
             request = request.header("x-cost", line);
         }
-        assert_eq!(cost.of(&request, 1, &mut Vec::new()), expected, "{lines:?}");
+        assert_eq!(cost.of(&request, 1, (0, &Ratios::default()), &mut Vec::new()), expected, "{lines:?}");
     }
 
     #[test]
@@ -154,7 +155,7 @@ mod tests {
         let of = |from: &str, path: &[u8], value: &[u8]| {
             let json = format!(r#"{{"request": {{"metadata": {from}}}, "max": 100, "default": 3}}"#);
             let request = TestRequest::get("/").property(path, value);
-            read(&json).unwrap().of(&request, 1, &mut Vec::new())
+            read(&json).unwrap().of(&request, 1, (0, &Ratios::default()), &mut Vec::new())
         };
         let (filter, typed) = (r#"{"filter": "ext", "key": "n"}"#, r#"{"typed": "ext", "key": "n"}"#);
         for (value, expected) in [

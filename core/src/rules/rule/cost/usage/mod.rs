@@ -19,7 +19,7 @@ use super::source::UsageSource;
 use crate::fields::{Errors, Node, Value};
 use crate::rules::digits::parse;
 use crate::rules::request::{Lines, Request};
-use crate::usage::Tokens;
+use crate::usage::{Ratios, Tokens};
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
@@ -111,12 +111,14 @@ enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Output {
     MaxTokens,
+    /// As many as nine of ten answers of the model have, and no more than the request's own cap.
+    Learned,
     Fixed(u64),
 }
 
 /// The words of `reserve.input` and `reserve.output`.
 pub(in crate::rules) const INPUTS: [(&str, ()); 2] = [("estimate", ()), ("content_length", ())];
-pub(in crate::rules) const OUTPUTS: [(&str, ()); 1] = [("max_tokens", ())];
+pub(in crate::rules) const OUTPUTS: [(&str, ()); 2] = [("max_tokens", ()), ("learned", ())];
 
 impl UsageCost {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<UsageCost> {
@@ -163,7 +165,13 @@ impl UsageCost {
 
     /// What to reserve for a request under this limit: nothing of one without a body, and at least 1 of any other. A reserve is never
     /// above the limit, so that a request with a large one passes if nothing else was used.
-    pub(super) fn reserve<R: Request + ?Sized>(&self, request: &R, limit: u64, buffer: &mut Vec<u8>) -> u64 {
+    pub(super) fn reserve<R: Request + ?Sized>(
+        &self,
+        request: &R,
+        limit: u64,
+        (rule, ratios): (u16, &Ratios),
+        buffer: &mut Vec<u8>,
+    ) -> u64 {
         // A model has nothing to read of it.
         if request.ends_with_headers() {
             return 0;
@@ -173,15 +181,20 @@ impl UsageCost {
             Lines::None | Lines::Many => None,
         };
         let input = self.estimated_input(request, length, buffer);
-        let output = match self.reserve.output {
+        let model = self.models.find(self.source.request_model(request, buffer));
+        let UsageReserve { output, output_cap, output_default, .. } = self.reserve;
+        let output = match output {
             Output::Fixed(tokens) => tokens,
-            Output::MaxTokens => match self.source.max_output(request, buffer) {
-                Some(tokens) => tokens.min(self.reserve.output_cap),
-                None => self.reserve.output_default,
-            },
+            Output::MaxTokens => {
+                self.source.max_output(request, buffer).map_or(output_default, |own| own.min(output_cap))
+            }
+            Output::Learned => {
+                let learned = ratios.largest(rule, model.place).unwrap_or(0);
+                let own = self.source.max_output(request, buffer).unwrap_or(u64::MAX);
+                learned.max(output_default).min(output_cap).min(own)
+            }
         };
-        let weights = self.models.find(self.source.request_model(request, buffer)).weights;
-        let reserve = weights.cost(&Tokens { input, output, ..Tokens::default() });
+        let reserve = model.weights.cost(&Tokens { input, output, ..Tokens::default() });
         reserve.max(1).min(self.max).min(limit.max(1))
     }
 
@@ -237,6 +250,7 @@ impl UsageReserve {
         });
         let output = fields.or("output", usual.output, errors, |node, errors| match node.value {
             Value::Text(text) if text == "max_tokens" => Some(Output::MaxTokens),
+            Value::Text(text) if text == "learned" => Some(Output::Learned),
             _ => node.integer(TOKENS, errors).map(Output::Fixed),
         });
         let mut tokens = |name, default| fields.or(name, default, errors, |n, e| n.integer(TOKENS, e));
@@ -255,7 +269,7 @@ impl UsageReserve {
     fn largest_output(&self) -> u64 {
         match self.output {
             Output::Fixed(tokens) => tokens,
-            Output::MaxTokens => self.output_cap.max(self.output_default),
+            Output::MaxTokens | Output::Learned => self.output_cap.max(self.output_default),
         }
     }
 }

@@ -68,12 +68,52 @@ fn reserves() {
         (TestRequest::get("/").header("transfer-encoding", "chunked"), 1_000_000, 40 + 2 * 500),
         (TestRequest::get("/").header("content-length", "8"), 1_000_000, 2 + 2 * 500),
     ] {
-        assert_eq!(cost.reserve(&request, limit, &mut Vec::from(*b"x")), expected, "{request:?}");
+        assert_eq!(
+            cost.reserve(&request, limit, (0, &Ratios::default()), &mut Vec::from(*b"x")),
+            expected,
+            "{request:?}"
+        );
     }
     let fixed = read(r#"{"usage": "envoy", "max": 9, "reserve": {"input": 3, "output": 4}}"#).unwrap();
-    assert_eq!(fixed.reserve(&post(), 1_000, &mut Vec::new()), 7);
+    assert_eq!(fixed.reserve(&post(), 1_000, (0, &Ratios::default()), &mut Vec::new()), 7);
     let none = read(r#"{"usage": "envoy", "max": 9, "reserve": {"input": 0, "output": 0}}"#).unwrap();
-    assert_eq!(none.reserve(&post(), 1_000, &mut Vec::new()), 1, "only a request without a body is free");
+    assert_eq!(
+        none.reserve(&post(), 1_000, (0, &Ratios::default()), &mut Vec::new()),
+        1,
+        "only a request without a body is free"
+    );
+}
+
+#[test]
+fn a_learned_reserve_is_within_its_bounds() {
+    let cost = read(
+        r#"{"usage": "envoy", "max": 100000, "models": [{"model": "gpt-*", "weights": {"output": 2}}],
+            "reserve": {"input": 0, "output": "learned", "output_default": 300, "output_cap": 2000}}"#,
+    )
+    .unwrap();
+    let mut ratios = Ratios::default();
+    let reserve = |request: &TestRequest, ratios: &Ratios| {
+        cost.reserve(request, 1_000_000, (3, ratios), &mut Vec::new())
+    };
+    let learn = |ratios: &mut Ratios, rule: u16, tokens: i64| {
+        let record = [("extraction_status", 1), ("input_tokens", 1), ("output_tokens", tokens)];
+        let answer = reported(response("200", "via_upstream", 9_000), &record)
+            .property(&typed("envoy.ai.token_usage", "model"), b"gpt-4o");
+        let end = End { response: &answer, stage: Stage::Ended(Trailers::default()), rule, reserved: 0 };
+        cost.settle(&end, ratios, &mut Vec::new()).unwrap();
+    };
+    let any = || asked(post(), 0, 0);
+    assert_eq!(reserve(&any(), &ratios), 2 * 300, "nothing is known yet");
+    learn(&mut ratios, 3, 100);
+    assert_eq!(reserve(&any(), &ratios), 2 * 300, "never below the default");
+    (0..20).for_each(|_| learn(&mut ratios, 3, 500));
+    assert_eq!(reserve(&any(), &ratios), 2 * 511);
+    assert_eq!(reserve(&asked(post(), 0, 50), &ratios), 2 * 50, "the request's own cap");
+    assert_eq!(reserve(&post(), &ratios), 300, "another model");
+    (0..400).for_each(|_| learn(&mut ratios, 3, 90_000));
+    assert_eq!(reserve(&any(), &ratios), 2 * 2_000, "never above the cap");
+    learn(&mut ratios, 4, 5);
+    assert_eq!(cost.reserve(&any(), 1_000, (4, &ratios), &mut Vec::new()), 600);
 }
 
 const UPSTREAM: (&[u8], &[u8]) = (b"response\0code_details", b"via_upstream");
@@ -286,7 +326,7 @@ fn errors() {
         (r#"{"usage": "envoy", "max": 100000, "weights": {"input": 1000001}}"#, "is not a weight"),
         (r#"{"usage": "envoy", "max": 100000, "without_usage": 100001}"#, "out of range"),
         (r#"{"usage": "envoy", "max": 100000, "on_disconnect": "free"}"#, "is not a charge"),
-        (r#"{"usage": "envoy", "max": 100000, "reserve": {"output": "learned"}}"#, "reserve.output"),
+        (r#"{"usage": "envoy", "max": 100000, "reserve": {"output": "guessed"}}"#, "reserve.output"),
         (r#"{"usage": "envoy", "max": 100000, "when": []}"#, "no such field"),
     ] {
         let error = read(json).unwrap_err();
