@@ -7,6 +7,9 @@ use std::collections::hash_map::Entry;
 
 /// Words for any method in other programs.
 const ANY_METHOD: [&str; 3] = ["ALL", "ANY", "*"];
+/// Methods of requests that have a form, and those of requests that have none.
+const WITH_FORM: [&str; 3] = ["POST", "PUT", "PATCH"];
+const WITHOUT_FORM: [&str; 5] = ["GET", "HEAD", "OPTIONS", "DELETE", "TRACE"];
 /// What makes a regular expression more than a text.
 const OPERATORS: [char; 13] = ['.', '*', '+', '?', '(', ')', '[', ']', '{', '}', '|', '\\', '$'];
 /// Most overrides of a rule that are warned of, for each reason.
@@ -21,7 +24,8 @@ pub fn warnings(json: &Value) -> Vec<String> {
         let path = path.map(|(kind, problem)| format!("match.path.{kind}: {problem}"));
         let methods = rule.pointer("/match/methods").and_then(of_methods);
         let methods = methods.map(|problem| format!("match.methods: {problem}"));
-        let all = path.chain(methods).chain(of_overrides(rule));
+        let query = of_query(rule).map(|problem| format!("match.query: {problem}"));
+        let all = path.chain(methods).chain(query).chain(of_overrides(rule));
         all.map(|problem| format!("warning: rules[{at}].{problem}")).collect::<Vec<_>>()
     });
     found.collect()
@@ -51,6 +55,21 @@ fn of_methods(methods: &Value) -> Option<String> {
     let method =
         one_or_list(methods).iter().filter_map(Value::as_str).find(|method| ANY_METHOD.contains(method))?;
     Some(format!("{method} is no method; without methods a rule is for any"))
+}
+
+/// Warns of a parameter that a request has to have, if it may have it in its body instead.
+fn of_query(rule: &Value) -> Option<String> {
+    let methods = one_or_list(&rule["match"]["methods"]);
+    let may_have_body =
+        methods.iter().filter_map(Value::as_str).all(|method| !WITHOUT_FORM.contains(&method))
+            || methods.iter().any(|method| WITH_FORM.iter().any(|with_form| method == with_form));
+    let is_needed = |condition: &&Value| (condition["present"] == false) == (condition["invert"] == true);
+    let needed = rule["match"]["query"].as_array()?.iter().find(is_needed)?;
+    let name = needed["name"].as_str().filter(|_| may_have_body)?;
+    Some(format!(
+        "many upstreams take {name} from a form in the body, too, and a request that has it there alone does not meet the condition; limit \
+         POST, PUT and PATCH by a rule without it"
+    ))
 }
 
 /// Warns of overrides that look like regular expressions, and of those that an earlier one of the same text hides.
@@ -96,6 +115,16 @@ mod tests {
     fn conditions_that_no_request_meets_are_named() {
         let path = |kind: &str, text: &str| json!({ "match": { "path": { kind: text } } });
         let methods = |value: Value| json!({ "match": { "methods": value } });
+        let by_query = |kind: &str, more: Value| {
+            let test = if kind == "absent" {
+                json!({ "name": "format", "present": false })
+            } else {
+                json!({ "name": "format", "exact": "pdf" })
+            };
+            let mut conditions = more;
+            conditions["query"] = json!([test]);
+            json!({ "match": conditions })
+        };
         for (rule, part) in [
             (
                 path("prefix", "/v1/*"),
@@ -120,6 +149,14 @@ mod tests {
             (methods(json!("ALL")), Some("match.methods: ALL is no method")),
             (methods(json!(["GET", "*"])), Some("* is no method")),
             (methods(json!(["GET", "POST"])), None),
+            (
+                by_query("exact", json!({})),
+                Some("match.query: many upstreams take format from a form in the body"),
+            ),
+            (by_query("exact", json!({ "methods": ["GET", "PUT"] })), Some("limit POST, PUT and PATCH")),
+            (by_query("exact", json!({ "methods": "GET" })), None),
+            (by_query("absent", json!({})), None),
+            (json!({ "match": { "query": [{ "name": "format", "exact": "pdf", "invert": true }] } }), None),
             (json!({ "match": { "path": "/v1" } }), None),
         ] {
             let found = warnings(&json!({ "rules": [{}, rule] }));

@@ -247,6 +247,11 @@ impl Rule {
         evaded_parts(&self.parts).next()
     }
 
+    /// The places of the rules of its group that may apply in its place.
+    pub fn replaced_by(&self) -> impl Iterator<Item = usize> {
+        self.more_specific.iter().map(|at| usize::from(*at))
+    }
+
     /// The metadata of its identifier.
     pub fn metadata_parts(&self) -> impl Iterator<Item = MetadataPart<'_>> {
         metadata_parts(&self.parts)
