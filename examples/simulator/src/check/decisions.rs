@@ -61,6 +61,7 @@ impl Check {
                     let at = Position::at(by.unix, shape.cell_ms);
                     let cell = cell_of(shape, &at, arrival);
                     if !shape.rule.shadow {
+                        let cost = cost + self.reserves(shape, cell, node);
                         self.passed(by, node, cell, &at, cost, shape.rule.limit);
                     }
                     if shape.rule.reserve > 0 {
@@ -107,6 +108,7 @@ impl Check {
             if arrival.cost > 0 {
                 watched.extend(self.admitted(node, cell, &at, arrival.cost, by.now_us));
             }
+            self.returns(shape, cell, node, (&at, arrival.cost), by.now_us);
         }
         watched
     }

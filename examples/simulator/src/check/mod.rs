@@ -4,9 +4,11 @@
 //!   its region granted.
 //! - `tables`: checks each write of a table and of Redis.
 //! - `decisions`: checks each decision.
+//! - `budget`: checks what token budgets promise.
 //! - `exact`: checks exact limits.
 //! - `rest`: checks the final state of all parts.
 
+mod budget;
 mod decisions;
 pub(crate) mod exact;
 pub(crate) mod rest;
@@ -44,6 +46,7 @@ pub struct Check {
     pub(crate) truth: Truth,
     /// The true use of exact limits.
     pub(crate) exact: exact::Exact,
+    budgets: budget::Budgets,
     /// Times until cells converged.
     pub(crate) convergence_ms: Vec<u64>,
     begin_us: u64,
@@ -80,6 +83,7 @@ impl Check {
         Check {
             truth,
             exact: exact::Exact::default(),
+            budgets: budget::Budgets::default(),
             convergence_ms: Vec::new(),
             begin_us: plan.settle_ms * 1_000,
             violations: Vec::new(),

@@ -6,7 +6,7 @@ use crate::check::{CellId, Decision as DecidedBy};
 use crate::measure::observe::NoObserver;
 use crate::plan::keys::Shape;
 use crate::plan::traffic::Arrival;
-use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
+use crate::plan::{Answers, Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome, RuleSet};
@@ -302,4 +302,43 @@ fn a_region_must_count_of_an_ended_process_only_what_had_reached_it() {
     cell.shares[at].at_end = 9;
     check.ends(node);
     assert_eq!(check.truth.least_in_region(id, 0), 15 + 9);
+}
+
+#[test]
+fn use_beyond_a_budget_and_wrong_charges_of_answers_are_reported() {
+    let answers = Answers { bytes_a_token: (100, 300), aborted_per_mille: 0 };
+    let rule = Rule { reserve: 2, response_ms: 10, answers: Some(answers), ..Rule::new(40, 300_000) };
+    let plan = Plan { rules: vec![rule], ..plan(1) };
+    let shapes = [Shape::new(0, rule)];
+    let arrival = |cost| Arrival { cost, ..arrivals().next().unwrap() };
+    // Of 40 tokens 30 are used. Two Envoys may use a quarter of the limit and two reserves each without others' use.
+    for (responses, cost, expected) in
+        [(12, 2, vec![]), (13, 2, vec!["budget"]), (3, 200, vec![]), (60, 3, vec!["budget"])]
+    {
+        let mut world = rested(&plan);
+        let by = DecidedBy {
+            node: world.node_of(0),
+            unix: UnixMs(1_699_999_800_000 + 290_000),
+            now_us: 9_000_000,
+        };
+        for _ in 0..responses {
+            world.check_mut().settled(&by, &arrival(cost), by.now_us, &shapes);
+        }
+        let mut reported: Vec<_> =
+            world.check_mut().violations().iter().map(|violation| violation.checker).collect();
+        reported.dedup();
+        assert_eq!(reported, expected, "{responses} of {cost}");
+    }
+    for (left_after, cost, is_sound) in [
+        (None, 5, true),
+        (None, 4, false),
+        (Some(1_900), 10, true),
+        (Some(1_900), 9, false),
+        (Some(1_900), 20, true),
+        (Some(1_900), 21, false),
+    ] {
+        let mut world = rested(&plan);
+        world.check_mut().answered(&arrival(5), (left_after, cost), 100, 9_000_000);
+        assert_eq!(world.check_mut().violations().is_empty(), is_sound, "{left_after:?} {cost}");
+    }
 }

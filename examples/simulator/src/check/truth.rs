@@ -164,6 +164,11 @@ impl Truth {
         }
     }
 
+    /// How many nodes run.
+    pub fn running(&self) -> u64 {
+        self.nodes.iter().filter(|node| node.running).count() as u64
+    }
+
     pub fn number(&self, id: NodeId) -> Option<u32> {
         self.numbers.get(&id).copied()
     }

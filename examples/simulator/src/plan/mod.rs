@@ -134,6 +134,9 @@ pub struct Rule {
     /// Longest time until a response, in milliseconds; at most [`HOLD_MS`]. Without a reserve it has no effect.
     #[serde(default)]
     pub response_ms: u64,
+    /// Responses are answers of a language model, whose tokens are charged. Without a reserve it has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<Answers>,
     /// Hold the limit exactly, by the region's log or by a ledger. If not given, the limit is counted in windows.
     #[serde(default)]
     pub exact: Option<Exact>,
@@ -141,6 +144,16 @@ pub struct Rule {
     /// request is subject to one of such rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys_of: Option<usize>,
+}
+
+/// Answers of a language model, as a stream of events. The cost of a request is the number of its answer's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answers {
+    /// Bytes of each token of an answer: least, most.
+    pub bytes_a_token: (u64, u64),
+    /// How many of a thousand clients leave during the answer, so that its use is estimated.
+    pub aborted_per_mille: u64,
 }
 
 /// How an exact limit is held.
@@ -179,6 +192,7 @@ impl Rule {
             shadow: false,
             reserve: 0,
             response_ms: 0,
+            answers: None,
             exact: None,
             keys_of: None,
         }

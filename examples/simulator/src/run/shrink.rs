@@ -106,6 +106,7 @@ fn rules(steps: &mut Vec<Plan>, plan: &Plan) {
         with(|rule| rule.trust_first = false);
         with(|rule| rule.deny_on_failure = false);
         with(|rule| rule.reserve = 0);
+        with(|rule| rule.answers = None);
         with(|rule| rule.exact = None);
     }
 }

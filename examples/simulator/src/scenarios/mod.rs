@@ -4,6 +4,7 @@
 //! - `regions`: what several regions share, each with a simpler rule that fails.
 //! - `faults`: each kind of fault.
 //! - `traffic`: heavy traffic, and traffic that targets a weakness; without faults.
+//! - `tokens`: budgets of tokens, which answers charge.
 //! - `random`: plans drawn from the seed.
 //! - `link`: plans and scenarios in an address.
 //! - `scenario`: what all of these are made of.
@@ -14,6 +15,7 @@ mod naive;
 mod random;
 mod regions;
 mod scenario;
+mod tokens;
 mod traffic;
 
 pub use scenario::Scenario;
@@ -37,7 +39,7 @@ const CROWDED: Scenario =
 
 /// All scenarios, in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = Scenario> {
-    [naive::ALL, regions::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD, CROWDED]]
+    [naive::ALL, regions::ALL, faults::ALL, traffic::ALL, tokens::ALL, &[RANDOM, WILD, CROWDED]]
         .into_iter()
         .flatten()
         .copied()

@@ -17,6 +17,7 @@ use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Output, Setup, TICK_MS};
 use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::wire::RegionFrame;
+use weir_core::usage::Ratios;
 
 /// Sets of a worker's cache, of four keys each.
 const LOCAL_SETS: usize = 1_024;
@@ -74,6 +75,8 @@ pub struct Worker {
     inbox: VecDeque<Inbox>,
     /// Requests under exact rules that were denied, with the time.
     denied: VecDeque<(u64, Arrival)>,
+    /// What it has learned from answers.
+    pub(super) ratios: Ratios,
 }
 
 #[derive(Debug)]
@@ -152,6 +155,7 @@ impl World<'_> {
             waiting: BTreeMap::new(),
             inbox: VecDeque::new(),
             denied: VecDeque::new(),
+            ratios: Ratios::default(),
         };
         match process.workers.get_mut(at.worker) {
             Some(place) => *place = Some(begun),
@@ -347,10 +351,11 @@ impl World<'_> {
             return;
         }
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
-        let Some((table, worker)) = self.worker(at).filter(|(_, worker)| worker.limiter.is_deferred(request))
-        else {
+        if self.worker(at).is_none_or(|(_, worker)| !worker.limiter.is_deferred(request)) {
             return;
-        };
+        }
+        let arrival = self.charged(at, arrival);
+        let Some((table, worker)) = self.worker(at) else { return };
         let mut settled = 0;
         let cost_of = |rule: u16, _| {
             settled |= 1u64 << rule;
@@ -541,12 +546,12 @@ impl World<'_> {
         self.rules_of(arrival).any(|rule| self.shapes[rule].rule.exact.is_some())
     }
 
-    fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {
         let rules = self.shapes.len();
         keys::rules(arrival.rules).filter(move |rule| *rule < rules)
     }
 
-    fn worker(&mut self, at: WorkerAt) -> Option<(&mut Table, &mut Worker)> {
+    pub(super) fn worker(&mut self, at: WorkerAt) -> Option<(&mut Table, &mut Worker)> {
         worker_of(self.envoys.get_mut(at.envoy)?, at.worker)
     }
 }

@@ -4,6 +4,7 @@
 //! - `inspect`: reads the state of all parts, for the checkers and for plots.
 //! - `aggregator`: aggregators, with the core's region state and background tasks.
 //! - `envoy`: Envoys and their workers, with the core's limiter.
+//! - `answers`: what answers of a language model are charged, by the core's settlement.
 //! - `api`: calls of the APIs under exact limits and windows.
 //! - `exact`: exact limits, in aggregators and stores.
 //! - `stores`: Redis, the database, and their faults.
@@ -17,6 +18,7 @@
 //! for its part.
 
 mod aggregator;
+mod answers;
 mod api;
 mod calls;
 mod clock;
@@ -111,6 +113,8 @@ struct Chance {
     /// The same of the steps of pipelines.
     steps: Random,
     responses: Random,
+    /// Answers of a language model.
+    answers: Random,
     /// Calls of the APIs, and what their windows decide.
     api: Random,
 }
@@ -165,6 +169,7 @@ impl<'a> World<'a> {
                 statements: root.fork("statements", 0),
                 steps: root.fork("steps", 0),
                 responses: root.fork("responses", 0),
+                answers: root.fork("answers", 0),
                 api: root.fork("api", 0),
                 root: root.clone(),
             },
