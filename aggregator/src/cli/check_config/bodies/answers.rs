@@ -1,7 +1,7 @@
 //! Metadata of answers, which costs are settled by: which filter of the list writes it, wherever it stands.
 
 use super::super::order::{kind, name, one_or_list};
-use super::{JSON, MODELS, OF_ANSWERS, OF_JSON, config_of, namespace_of};
+use super::parsers::{JSON, MODELS, OF_ANSWERS, OF_JSON, config_of, namespace_of, written};
 use serde_json::Value;
 use weir_core::rules::field;
 
@@ -19,7 +19,7 @@ pub fn warnings(json: &Value, filters: &[Value], own: usize) -> Vec<String> {
         filters.iter().enumerate().filter(|(at, filter)| *at != own && filter["disabled"] != true).collect();
     let is_written = |namespace: &str| {
         others.iter().any(|(_, filter)| {
-            let may_write = || WRITERS.contains(&kind(filter)) || super::written(filter).contains(&namespace);
+            let may_write = || WRITERS.contains(&kind(filter)) || written(filter).contains(&namespace);
             of_answers(filter).contains(&namespace) || (namespace != OF_ANSWERS && may_write())
         })
     };

@@ -1,7 +1,8 @@
 //! The filters around a plugin: where those stand that parse bodies, and what they leave open.
 
 use super::super::order::{filters_of, kind, list_of, manager_of, name};
-use super::{JSON, MCP, MODELS, Read, answers, config_of, has, is_known, read, written};
+use super::answers;
+use super::parsers::{JSON, MCP, MODELS, Read, config_of, has, is_known, read, written};
 use serde_json::{Value, json};
 use weir_core::rules::{PluginConfig, field};
 

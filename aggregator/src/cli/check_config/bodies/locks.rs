@@ -1,7 +1,7 @@
 //! Rules by a parsed body, and those that limit requests whose body is not parsed.
 
 use super::super::order::one_or_list;
-use super::namespace_of;
+use super::parsers::namespace_of;
 use serde_json::{Value, json};
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::{CarriedLimit, Config, Cost, Lines, Live, Missing, Request, Rule, Scratch, Share};

@@ -1,5 +1,6 @@
 //! Warnings of rules by the body, and of the filters around them.
 
+use super::parsers::*;
 use super::*;
 use serde_json::json;
 use weir_core::rules::PluginConfig;
