@@ -472,16 +472,17 @@ pub fn respond(
         kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
     });
     let grpc_status = HeaderValue::from(u64::try_from(grpc_status).unwrap_or_default());
-    let of_grpc = is_grpc.then_some(("grpc-status", grpc_status));
+    let of_grpc = is_grpc.then_some(("grpc-status", &grpc_status));
+    let named = headers.iter().map(|(name, value)| (name.as_ref(), value));
     let mut digits = [const { MaybeUninit::<itoa::Buffer>::uninit() }; 16];
-    let texts = headers.iter().chain(&of_grpc).zip(&mut digits);
+    let texts = named.chain(of_grpc).zip(&mut digits);
     let pairs: Vec<Pair> = texts
         .map(|((name, value), digits)| {
             let value = match value {
                 HeaderValue::Text(text) => text.as_bytes(),
                 HeaderValue::Number(number) => digits.write(itoa::Buffer::new()).format(*number).as_bytes(),
             };
-            Pair::of(name.as_ref().as_bytes(), value)
+            Pair::of(name.as_bytes(), value)
         })
         .collect();
     // SAFETY: the subject is a live request, and Envoy copies live headers, body and details.

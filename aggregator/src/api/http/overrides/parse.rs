@@ -8,7 +8,7 @@ use crate::controls::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, Pl
 use crate::net::percent;
 use std::time::UNIX_EPOCH;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Selector, Slot, Target};
-use weir_core::fields::{Errors, Fields, Node, Span, Value, parse_ms};
+use weir_core::fields::{Errors, Fields, Node, Span, Value};
 use weir_core::matching::networks::{IpNet, parse_network};
 use weir_core::model::key::MAX_TEXT_BYTES;
 use weir_core::model::time::UnixMs;
