@@ -121,6 +121,12 @@ async fn each_end_of_an_answer_has_its_charge() {
         (call("gzip", 5), 200, 7_000, "a compressed answer"),
         (call("error", 0), 400, 50_000, "an error"),
         (Request::get("/v1/models").header(KEY, "a").header(ACTS, "silent"), 200, 0, "no prompt"),
+        (
+            Request::get("/v1/models").header(KEY, "a").header(ACTS, "error"),
+            400,
+            0,
+            "an error without a prompt",
+        ),
     ] {
         assert_eq!(region.envoy().send(request).await.unwrap().status, status, "{why}");
         total += cost;
@@ -129,7 +135,7 @@ async fn each_end_of_an_answer_has_its_charge() {
     }
     usage(
         &region,
-        &[("complete", 2), ("missing", 1), ("encoded", 1), ("error_status", 1), ("without_body", 1)],
+        &[("complete", 2), ("missing", 1), ("encoded", 1), ("error_status", 1), ("without_body", 2)],
     )
     .await;
     let kinds = [("input", 22), ("cached_input", 8), ("output", 14), ("reasoning", 4)];
