@@ -52,9 +52,12 @@ pub struct Request {
     pub metadata: BTreeMap<(String, String), Value>,
     pub filter_state: BTreeMap<String, String>,
     /// The local response: status, headers, body, details.
-    pub answer: Option<(u32, Vec<(String, String)>, String, String)>,
+    pub answer: Option<Answer>,
     pub is_continued: bool,
 }
+
+/// Status, headers, body and details of a response.
+pub type Answer = (u32, Vec<(String, String)>, String, String);
 
 /// A value of metadata.
 #[derive(Clone, Debug)]
