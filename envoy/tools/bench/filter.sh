@@ -11,6 +11,7 @@ log "building the no-op filter that Weir is compared with"
 log "building the floors: the host calls of a decision without the decision"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
     --manifest-path envoy/tools/bench/floor-filter/Cargo.toml --target-dir target/floor-filter
+if [[ " $* " == *" --native"* ]]; then "$root/envoy/tools/build/native.sh"; fi
 log "building the aggregator and the benchmark"
 # As the tests build them: of the programs, only Envoy and the filter are measured, with --peers also the aggregator.
 cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy -p weir-build --bins
@@ -28,6 +29,7 @@ target/debug/weir-wasm --keep proxy_on_memory_allocate,proxy_on_configure,proxy_
 export ENVOY_BIN
 export WEIR_AGGREGATOR_BIN="$root/target/$aggregator_profile/weir-aggregator"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
+export WEIR_FILTER_SO="$root/target/libweir_filter.so"
 export WEIR_NOOP_WASM="$root/target/weir-noop-filter.wasm"
 export WEIR_FLOOR_WASM="$root/target/weir-floor-filter.wasm"
 exec target/debug/weir-bench-filter "$@"

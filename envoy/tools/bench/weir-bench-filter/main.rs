@@ -45,6 +45,9 @@ struct Options {
     /// Measure only these (comma-separated).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Variant>,
+    /// Measure the native filter instead, beside the WASM filter and local_ratelimit.
+    #[arg(long)]
+    native: bool,
     /// Compare instead with Envoy's ratelimit filter and a rate-limit service: Weir's own, and these on this machine
     /// (NAME=PORT, or NAME=PORT/PID to measure its processor time too; comma-separated). Each needs a high limit of the domain
     /// "bench" with the descriptor "x-api-key".
@@ -67,9 +70,9 @@ async fn main() -> Result<()> {
             .iter()
             .try_for_each(|file| results::write(file, std::slice::from_ref(&table)));
     }
-    let chosen = if options.only.is_empty() { Variant::value_variants() } else { &options.only[..] };
+    let chosen = chosen(&options);
     let mut scenes = Vec::new();
-    for variant in chosen {
+    for variant in &chosen {
         let scene = Scene::start(variant.measure()).await?;
         let mut client = Client::connect(scene.envoy.address(), scene.measure.requests())?;
         client.run(Duration::from_millis(options.warm_up))?;
@@ -86,9 +89,23 @@ async fn main() -> Result<()> {
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
     }
-    let table = report::table(&samples);
+    let table = if options.native { report::native_table(&samples) } else { report::table(&samples) };
     println!("{}", table.markdown());
     options.results.iter().try_for_each(|file| results::write(file, std::slice::from_ref(&table)))
+}
+
+fn chosen(options: &Options) -> Vec<Variant> {
+    match (options.native, options.only.is_empty()) {
+        (true, _) => {
+            let without = [Variant::None, Variant::Local, Variant::LocalAlone];
+            let pairs = Variant::NATIVE.into_iter().flat_map(|(wasm, native)| [wasm, native]);
+            without.into_iter().chain(pairs).collect()
+        }
+        (false, true) => {
+            Variant::value_variants().iter().copied().filter(|variant| !variant.is_native()).collect()
+        }
+        (false, false) => options.only.clone(),
+    }
 }
 
 fn measure(scene: &mut Scene, client: &mut Client, slice: Duration) -> Result<Sample> {

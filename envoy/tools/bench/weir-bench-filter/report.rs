@@ -11,6 +11,9 @@ const TITLE: &str = "What the filter adds to a request";
 const COLUMNS: [&str; 6] =
     ["Envoy µs/request", "one filter adds µs", "÷ its floor", "÷ no-op's", "p50 µs", "p99 µs"];
 
+const NATIVE_TITLE: &str = "What the native filter adds to a request";
+const NATIVE_COLUMNS: [&str; 4] = ["one filter adds µs", "÷ WASM's", "a quarter below", "a quarter above"];
+
 /// One variant in one round.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -40,6 +43,28 @@ pub fn table(samples: &Samples) -> Table {
         (measure.title.to_owned(), figures.map(cell).to_vec())
     });
     Table { title: TITLE.to_owned(), columns: COLUMNS.map(str::to_owned).to_vec(), rows: rows.collect() }
+}
+
+/// The native filter beside that of WASM, in the same rounds.
+pub fn native_table(samples: &Samples) -> Table {
+    let beside = [Variant::Local, Variant::LocalAlone].map(|local| (None, local));
+    let pairs = Variant::NATIVE.into_iter().flat_map(|(wasm, native)| [(None, wasm), (Some(wasm), native)]);
+    let rows = beside.into_iter().chain(pairs).map(|(wasm, variant)| {
+        let adds = added(samples, variant);
+        let of_wasm = wasm.map_or_else(Vec::new, |wasm| ratios(samples, variant, wasm));
+        let quarters = |values: &[f64]| {
+            [0.25, 0.5, 0.75].map(|share| {
+                let mut sorted = values.to_vec();
+                sorted.sort_by(f64::total_cmp);
+                sorted.get((sorted.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN)
+            })
+        };
+        let [low, middle, high] = quarters(&of_wasm);
+        let figures = [median(adds.iter().copied()), middle, low, high];
+        (variant.measure().title.to_owned(), figures.map(cell).to_vec())
+    });
+    let columns = NATIVE_COLUMNS.map(str::to_owned).to_vec();
+    Table { title: NATIVE_TITLE.to_owned(), columns, rows: rows.collect() }
 }
 
 /// Processor time that one copy of a variant's filter adds, in each round; none for a variant without a filter.

@@ -73,6 +73,16 @@ pub enum Variant {
     NoneTwoWorkers,
     /// Weir with two workers, where leases serve.
     LeasedTwoWorkers,
+    /// The native filter allowing, where leases serve.
+    NativeLeased,
+    /// The native filter allowing, where each request charges the table.
+    NativeCharged,
+    /// The native filter denying.
+    NativeDenied,
+    /// The native filter in a chain of one, where leases serve.
+    NativeLeasedAlone,
+    /// The native filter in a chain of one, where each request charges the table.
+    NativeChargedAlone,
 }
 
 /// What a variant measures.
@@ -106,9 +116,27 @@ pub enum FilterKind {
         window: &'static str,
         rules: usize,
     },
+    /// The same with the native filter.
+    Native {
+        limit: u64,
+    },
 }
 
 impl Variant {
+    /// What the native filter is compared with: each of its variants, after that of WASM.
+    pub const NATIVE: [(Self, Self); 5] = [
+        (Self::Leased, Self::NativeLeased),
+        (Self::Charged, Self::NativeCharged),
+        (Self::Denied, Self::NativeDenied),
+        (Self::LeasedAlone, Self::NativeLeasedAlone),
+        (Self::ChargedAlone, Self::NativeChargedAlone),
+    ];
+
+    /// Whether it measures the native filter.
+    pub fn is_native(self) -> bool {
+        Self::NATIVE.iter().any(|(_, native)| *native == self)
+    }
+
     pub fn measure(self) -> Measure {
         let plain = |title, filter, floor| Measure {
             title,
@@ -179,7 +207,29 @@ impl Variant {
             | Self::ChargedAlone => self.alone(),
             Self::NoneTwoWorkers => two(plain("no filter, two workers", FilterKind::None, None)),
             Self::LeasedTwoWorkers => two(plain("Weir, a lease serves, two workers", leased, None)),
+            Self::NativeLeased
+            | Self::NativeCharged
+            | Self::NativeDenied
+            | Self::NativeLeasedAlone
+            | Self::NativeChargedAlone => self.native(),
         }
+    }
+
+    /// A variant with the native filter: as with WASM, without a floor.
+    fn native(self) -> Measure {
+        let (title, wasm) = match self {
+            Self::NativeLeased => ("native Weir, a lease serves", Self::Leased),
+            Self::NativeCharged => ("native Weir, the table is charged", Self::Charged),
+            Self::NativeDenied => ("native Weir, denied from memory", Self::Denied),
+            Self::NativeLeasedAlone => ("native Weir alone, a lease serves", Self::LeasedAlone),
+            _ => ("native Weir alone, the table is charged", Self::ChargedAlone),
+        };
+        let wasm = wasm.measure();
+        let filter = match wasm.filter {
+            FilterKind::Weir { limit, .. } => FilterKind::Native { limit },
+            other => other,
+        };
+        Measure { title, filter, floor: None, ..wasm }
     }
 
     /// A variant whose filter stands in a chain of one.
@@ -221,7 +271,11 @@ impl Measure {
             FilterKind::Noop => wasm(binaries::from_environment("WEIR_NOOP_WASM")?, json!({})),
             FilterKind::Floor(floor) => wasm(binaries::from_environment("WEIR_FLOOR_WASM")?, json!(floor)),
             FilterKind::Weir { limit, window, rules } => {
-                wasm(binaries::filter()?, plugin_config(limit, window, rules))
+                wasm(binaries::wasm_filter()?, plugin_config(limit, window, rules))
+            }
+            FilterKind::Native { limit } => {
+                let window = if self.denies { "1h" } else { "1m" };
+                wasm(binaries::native_filter()?, plugin_config(limit, window, 1))
             }
         })
     }
@@ -237,7 +291,9 @@ pub struct Scene {
 impl Scene {
     pub async fn start(measure: Measure) -> Result<Self> {
         let aggregator = match measure.filter {
-            FilterKind::Weir { .. } => Some(Aggregator::start(AggregatorOptions::default()).await?),
+            FilterKind::Weir { .. } | FilterKind::Native { .. } => {
+                Some(Aggregator::start(AggregatorOptions::default()).await?)
+            }
             _ => None,
         };
         let options = EnvoyOptions {
@@ -258,7 +314,7 @@ impl Scene {
 
 /// Weir with one rule, where leases serve.
 pub fn weir_filter() -> Result<Filter> {
-    Ok(Filter::Weir(Weir::new(binaries::filter()?, plugin_config(HIGH_LIMIT, "1m", 1))))
+    Ok(Filter::Weir(Weir::new(binaries::wasm_filter()?, plugin_config(HIGH_LIMIT, "1m", 1))))
 }
 
 /// One rule that applies, after the others that do not.
