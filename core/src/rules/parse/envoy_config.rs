@@ -239,8 +239,9 @@ fn native_config(path: impl Fn() -> String, way: &str, filter: &Value) -> Option
     let file = module.and_then(|module| module.get("module")?.get("local")?.get("filename"));
     let names =
         [field(filter, "filter_name", "filterName"), module.and_then(|module| module.get("name")), None];
+    let path = if way.is_empty() { path() } else { join(&path(), way) };
     Marks { names, module: file, json: &json }.are_ours().then(|| PluginConfig {
-        path: join(&join(&path(), way), &part),
+        path: join(&path, &part),
         json,
         module: file.and_then(Value::as_str).map(String::from),
         variables: Vec::new(),
@@ -389,6 +390,10 @@ mod tests {
                 json!({"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": kind,
                     "value": {"filter_name": "weir", "filter_config": text}}),
                 Some(("value.filter_config.value", None)),
+            ),
+            (
+                json!([{"@type": kind, "filter_name": "weir", "filter_config": text}]),
+                Some(("[0].filter_config.value", None)),
             ),
             (json!({"@type": kind, "filter_name": "other", "filter_config": text}), None),
         ] {
