@@ -402,7 +402,7 @@ impl Responses {
 /// Reads names of response headers, which differ.
 fn read_names(node: Node<'_>, errors: &mut Errors) -> Option<[Option<Box<str>>; 3]> {
     let fields = node.object(&NAMES_FIELDS, errors)?;
-    let mut names = [None, None, None];
+    let mut names: [Option<Box<str>>; 3] = [None, None, None];
     let mut sound = Some(());
     for (at, field) in NAMES_FIELDS.into_iter().enumerate() {
         let name = fields.optional(field, errors, |node, errors| {
@@ -411,7 +411,7 @@ fn read_names(node: Node<'_>, errors: &mut Errors) -> Option<[Option<Box<str>>; 
             if name.starts_with(':') || TAKEN_NAMES.contains(&name) {
                 return node.reject(errors, "has another meaning in a response", "another name");
             }
-            if names.iter().flatten().any(|other: &Box<str>| **other == *name) {
+            if names.iter().flatten().any(|other| **other == *name) {
                 return node.reject(errors, "is given twice", "a different name for each header");
             }
             Some(Box::<str>::from(name))
