@@ -166,19 +166,19 @@ fn request(number: u64) -> Request {
     let path = ["/a/x", "/b?q=1", "/c", "/d/../d", "/e", "/f", "/g"][usize::try_from(bits % 7).unwrap()];
     let key = format!("key-{}", bits / 7 % 29);
     let mut request = Request::get(path);
-    if bits / 512 % 3 == 0 {
+    if (bits / 512).is_multiple_of(3) {
         request.method = "DELETE".parse().unwrap();
     }
-    if bits / 1_024 % 11 != 0 {
+    if !(bits / 1_024).is_multiple_of(11) {
         request = request.header("x-key", &key);
     }
-    if bits / 2_048 % 13 == 0 {
+    if (bits / 2_048).is_multiple_of(13) {
         request = request.header("content-type", "application/grpc");
     }
-    if bits / 4_096 % 2 == 0 {
+    if (bits / 4_096).is_multiple_of(2) {
         request = request.header("cookie", format!("session={key}; other=1"));
     }
-    if bits / 8_192 % 17 == 0 {
+    if (bits / 8_192).is_multiple_of(17) {
         request = request.header("cookie", "session=another");
     }
     let cost = ["1", "7", "0", "many", ""][usize::try_from(bits / 16_384 % 5).unwrap()];
