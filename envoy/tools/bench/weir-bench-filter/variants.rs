@@ -122,6 +122,23 @@ pub enum FilterKind {
     },
 }
 
+impl Measure {
+    /// A chain of filters that let requests of a hundred keys pass, on one worker.
+    fn plain(title: &'static str, filter: FilterKind, floor: Option<Variant>) -> Measure {
+        Measure {
+            title,
+            filter,
+            floor,
+            without: Variant::None,
+            denies: false,
+            chain: CHAIN,
+            many_headers: false,
+            workers: 1,
+            keys: 100,
+        }
+    }
+}
+
 impl Variant {
     /// What the native filter is compared with: each of its variants, after that of WASM.
     pub const NATIVE: [(Self, Self); 5] = [
@@ -138,17 +155,7 @@ impl Variant {
     }
 
     pub fn measure(self) -> Measure {
-        let plain = |title, filter, floor| Measure {
-            title,
-            filter,
-            floor,
-            without: Self::None,
-            denies: false,
-            chain: CHAIN,
-            many_headers: false,
-            workers: 1,
-            keys: 100,
-        };
+        let plain = Measure::plain;
         let weir = |limit, window| FilterKind::Weir { limit, window, rules: 1 };
         let leased = weir(HIGH_LIMIT, "1m");
         let many = |measure| Measure { many_headers: true, without: Self::NoneManyHeaders, ..measure };

@@ -84,23 +84,29 @@ fn rules_that_a_body_evades_are_warned_of() {
     }
 }
 
+/// Conditions on the method of a call, and on there being none.
+fn of_method(test: Value) -> Value {
+    json!({ "metadata": [both(&json!({ "filter": "envoy.filters.http.mcp", "key": "method" }), test)] })
+}
+
+fn both(conditions: &Value, more: Value) -> Value {
+    let mut conditions = conditions.clone();
+    conditions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    conditions
+}
+
+fn with(conditions: &Value, more: Value) -> Value {
+    both(&json!({ "match": conditions }), more)
+}
+
+/// What the way around the first rule leaves open.
+const EVADED: &[&str] = &["rules[0].match.metadata"];
+
 #[test]
 fn a_rule_is_a_lock_only_for_what_it_limits() {
-    let of_method = |test: Value| {
-        let mut condition = json!({ "filter": "envoy.filters.http.mcp", "key": "method" });
-        condition.as_object_mut().unwrap().extend(test.as_object().unwrap().clone());
-        json!({ "metadata": [condition] })
-    };
     let call = of_method(json!({ "exact": "tools/call" }));
     let none = of_method(json!({ "present": false }));
-    let evaded = &["rules[0].match.metadata"][..];
-    let both = |conditions: &Value, more: Value| {
-        let mut conditions = conditions.clone();
-        conditions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        conditions
-    };
-    let with = |conditions: &Value, more: Value| both(&json!({ "match": conditions }), more);
-    let plans = |free: u64, paid: u64| json!({ "by": { "jwt_claim": { "claim": "plan" } }, "of": { "free": free, "paid": paid }, "default": free });
+    let evaded = EVADED;
     let on_header = |name: &str| json!({ "headers": [{ "name": name, "present": true }] });
     for (rules, parts) in [
         (json!([{ "match": call }, with(&none, json!({ "shadow_mode": true }))]), evaded),
@@ -135,7 +141,18 @@ fn a_rule_is_a_lock_only_for_what_it_limits() {
         ),
         (json!([{ "match": call }, { "match": both(&none, json!({ "host": "a.com" })) }]), evaded),
         (json!([with(&call, json!({ "shadow_mode": true }))]), &[]),
-        // Plans, overrides and other rules of a group.
+    ] {
+        check(&rules, &[], parts);
+    }
+}
+
+#[test]
+fn plans_overrides_and_other_rules_of_a_group_open_a_lock() {
+    let call = of_method(json!({ "exact": "tools/call" }));
+    let none = of_method(json!({ "present": false }));
+    let evaded = EVADED;
+    let plans = |free: u64, paid: u64| json!({ "by": { "jwt_claim": { "claim": "plan" } }, "of": { "free": free, "paid": paid }, "default": free });
+    for (rules, parts) in [
         (json!([{ "match": call }, with(&none, json!({ "limit": plans(5, 90) }))]), evaded),
         (json!([{ "match": call }, with(&none, json!({ "limit": plans(5, 9) }))]), &[]),
         (json!([with(&call, json!({ "limit": plans(5, 90) })), { "match": none }]), evaded),
