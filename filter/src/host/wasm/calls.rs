@@ -299,7 +299,7 @@ pub fn resume_request() -> Result<(), Refused> {
 pub fn respond(
     status: u32,
     details: &str,
-    headers: &[(&str, HeaderValue)],
+    headers: &[(impl AsRef<str>, HeaderValue)],
     body: &[u8],
     grpc_status: i32,
 ) -> Result<(), Refused> {
