@@ -16,7 +16,7 @@ found=(
     "wild 500282 1568705404 3741155536 3741155540 3741155707"
     "crowded 900064 900096 900215"
 )
-found_control="2535349441 3044198152 3044198328"
+found_control="2535349441 3044198152 3044198328 3367779104"
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"

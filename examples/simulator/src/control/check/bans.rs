@@ -108,9 +108,11 @@ impl World {
             }
             self.checks.bans += 1;
             self.checks.ends.insert((client, ban.until));
-            let row = self.database.tables.rows.get(&place_of(client));
             let known = worker.keeper.controls().known().revision;
-            let is_replaced = row.is_some_and(|row| row.is_deleted && row.control.revision > known);
+            // Also one whose row was written again since: its message may be under way.
+            let unread = (place_of(client), known.saturating_add(1))..=(place_of(client), u64::MAX);
+            let mut unread = self.checks.written.range(unread).flat_map(|(_, rows)| rows);
+            let is_replaced = unread.any(|row| row.is_deleted);
             found.made.push(Made {
                 client,
                 ban,
