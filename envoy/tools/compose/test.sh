@@ -145,7 +145,7 @@ own_images() {
     cp target/weir-filter.wasm "$work/weir-filter/plugin.wasm"
     cp target/weir-filter.wasm "$work/weir-filter-installer/plugin.wasm"
     build weir-aggregator "$(stage aggregator/Dockerfile 'FROM scratch')"
-    build weir-filter "$(stage filter/Dockerfile 'FROM scratch')"
+    build weir-filter "$(stage filter/Dockerfile 'FROM scratch$')"
     build weir-filter-installer "$(stage filter/Dockerfile 'FROM ${BUSYBOX_IMAGE}')"
 }
 
