@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use weir_core::fields::yaml::{self, Dialect};
-use weir_core::rules::{Action, Config, Cost, Lines, Live, Request, Scratch, Violations};
+use weir_core::rules::{Action, Config, Cost, Lines, Live, Request, Reset, Scratch, Violations};
 
 const PAGE: &str = include_str!("../../../filter/CONFIGURATION.md");
 
@@ -79,17 +79,18 @@ fn authorised(customer: &str, limit: &str) -> Sent {
     key("").with(&place("customer"), customer).with(&place("limit"), limit)
 }
 
+/// Where a claim of a token stands.
+fn claim(name: &str) -> String {
+    format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{name}")
+}
+
 /// A token of this customer and plan.
 fn claims(customer: &str, plan: &str) -> Sent {
-    let place =
-        |key: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{key}");
-    key("").with(&place("sub"), customer).with(&place("plan"), plan)
+    key("").with(&claim("sub"), customer).with(&claim("plan"), plan)
 }
 
 /// A call of a language model, and what it reserves.
 fn prompt() -> Case {
-    let claim =
-        |name: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{name}");
     let sent = Sent::of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("content-length", "400")]);
     let reserved =
         vec![("alice", limit(200_000, 100 + 1_024)), ("acme", limit(50_000_000, 100 * 10 + 1_024 * 30))];
@@ -135,6 +136,17 @@ fn cases() -> Vec<(&'static str, Vec<Case>)> {
                 (key("a").with("source\0address", "10.1.2.3:4000"), vec![("a", Action::Exempt)]),
             ],
         ),
+        (
+            "Who is exempt from all rules",
+            vec![
+                (key("a"), vec![("a", limit(60, 1)), ("198.51.100.7", limit(600, 1))]),
+                (
+                    key("a").with(&claim("role"), "staff"),
+                    vec![("a", Action::Exempt), ("198.51.100.7", Action::Exempt)],
+                ),
+            ],
+        ),
+        ("Headers that a client library reads", vec![(key("a"), vec![("a", limit(60, 1))])]),
         ("A limit that costs tokens", vec![(tokens, vec![("team_1", limit(100_000, 500))])]),
         (
             "Logins, with a ban",
@@ -184,6 +196,9 @@ fn recipes_resolve_requests_as_they_state() {
     let rule = |heading: &str| &recipes[heading].rules[0];
     assert!(rule("Never more than the limit").hard_limit);
     assert!(rule("A new limit, first without effect").shadow);
+    let responses = &recipes["Headers that a client library reads"].responses;
+    assert_eq!(responses.reset, Reset::UnixSeconds);
+    assert_eq!(responses.names[2].as_deref(), Some("x-rate-limit-reset"));
     let by_response = rule("Wrong passwords alone");
     assert!(matches!(by_response.cost, Cost::When(_)), "{:?}", by_response.cost);
     assert_eq!(by_response.ban.map(|ban| ban.count), Some(Violations::Charged));
