@@ -70,6 +70,11 @@ impl Made {
     fn follow(&mut self, before: Option<&StoredControl>, is_now: Option<&StoredControl>, now: u64) {
         let until = self.ban.until;
         self.is_stored |= covers(is_now, until);
+        // Readers that come now find no deletion any more.
+        let is_unread = self.deleted.is_some_and(|deleted| now < deleted + BOUND_MS);
+        if is_unread && is_now.is_some_and(|row| !row.is_deleted) {
+            (self.deleted, self.is_replaced) = (None, true);
+        }
         if !covers(before, until) || covers(is_now, until) {
             return;
         }
