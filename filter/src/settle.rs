@@ -3,8 +3,9 @@
 //! The cost is known with the response's headers, or at its end: with the access log, which Envoy writes when trailers and metadata of the
 //! body are there. A response that Envoy follows, by an internal redirect, is seen with the access log alone.
 
-use crate::host::calls::{self, Envoy};
+use crate::host::calls;
 use crate::host::headers::Nothing;
+use crate::host::properties::Envoy;
 use crate::host::request::{Headers, Raw};
 use weir_core::rules::{Cost, End, Rule, Settled, Stage, Trailers};
 use weir_core::usage::Ratios;

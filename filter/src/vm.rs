@@ -5,9 +5,9 @@
 //! root and its context, so that whatever decides it finds its plugin.
 
 use crate::host::calls;
+use crate::host::kinds::Here;
 use crate::host::roots;
 use crate::host::shared::EnvoyShared;
-use crate::host::stream::Here;
 use crate::plugin::{Effect, Plugin, request_of};
 use crate::responses::Header;
 use crate::worker::Worker;

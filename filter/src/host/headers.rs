@@ -1,6 +1,7 @@
 //! What both edges have in common of headers: where a request's properties come from, and the value of a header that is sent.
 
 use std::borrow::Cow;
+use weir_core::rules::Lines;
 
 /// What Envoy has of a request besides its headers.
 pub trait Beyond {
@@ -20,6 +21,15 @@ pub struct Nothing;
 impl Beyond for Nothing {
     fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
         false
+    }
+}
+
+/// Whether a header has no line, one or several.
+pub fn lines_of<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Lines<'a> {
+    match (lines.next(), lines.next()) {
+        (None, _) => Lines::None,
+        (Some(line), None) => Lines::One(line),
+        (Some(_), Some(_)) => Lines::Many,
     }
 }
 

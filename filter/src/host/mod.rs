@@ -9,6 +9,8 @@ pub mod wasm;
 
 #[cfg(all(any(feature = "native", test), not(target_arch = "wasm32")))]
 mod native;
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
+pub(crate) mod properties;
 
 #[cfg(all(any(feature = "native", test), not(target_arch = "wasm32")))]
 pub(crate) use native::{abi, calls, metrics, request, roots, shared, stream};

@@ -1,6 +1,7 @@
 //! Cuts what a stream receives into gRPC messages.
 
-use crate::host::stream::{HEAD_BYTES, MAX_MESSAGE_BYTES};
+use crate::host::kinds::MAX_MESSAGE_BYTES;
+use crate::host::stream::HEAD_BYTES;
 
 /// The bytes of a message that has not arrived wholly.
 #[derive(Debug, Default)]

@@ -14,7 +14,8 @@ mod requests;
 mod statistics;
 mod verdict;
 
-use crate::host::calls::{self, Envoy};
+use crate::host::calls;
+use crate::host::properties::Envoy;
 use crate::host::request::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Header};

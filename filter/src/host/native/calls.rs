@@ -5,7 +5,7 @@
 
 use super::abi::{self, Bytes, Map, Object, Pair};
 use super::request::Headers;
-use crate::host::headers::{Beyond, HeaderValue, Nothing};
+use crate::host::headers::{HeaderValue, Nothing};
 use crate::host::kinds::{LogLevel, MetricType};
 use prost::Message;
 use std::cell::{Cell, RefCell};
@@ -415,23 +415,6 @@ fn names(count: usize, write: impl FnOnce(*mut Bytes) -> bool) -> Vec<Bytes> {
 fn owned(name: Bytes) -> String {
     // SAFETY: Envoy wrote a name that is valid until the hook ends.
     String::from_utf8_lossy(unsafe { name.get() }).into_owned()
-}
-
-/// The properties that Envoy has of the current request.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Envoy {
-    /// Whether nothing follows the request's headers, if Envoy has just stated that.
-    pub ends_with_headers: bool,
-}
-
-impl Beyond for Envoy {
-    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
-        property(path, out)
-    }
-
-    fn ends_with_headers(&self) -> bool {
-        self.ends_with_headers
-    }
 }
 
 /// Sets filter state of the current request, under `wasm.<name>`, so that formats of access logs serve both filters.

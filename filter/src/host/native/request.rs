@@ -1,7 +1,7 @@
 //! A request's headers, read in place: Envoy returns the addresses of all of them in one call.
 
 use super::abi::Pair;
-use crate::host::headers::Beyond;
+use crate::host::headers::{Beyond, lines_of};
 use weir_core::rules::{Lines, Request};
 
 /// Headers as Envoy passes them.
@@ -40,12 +40,7 @@ impl<'a, B: Beyond> Headers<'a, B> {
 
 impl<B: Beyond> Request for Headers<'_, B> {
     fn header(&self, name: &[u8]) -> Lines<'_> {
-        let mut lines = self.lines(name);
-        match (lines.next(), lines.next()) {
-            (None, _) => Lines::None,
-            (Some(line), None) => Lines::One(line),
-            (Some(_), Some(_)) => Lines::Many,
-        }
+        lines_of(self.lines(name))
     }
 
     fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {

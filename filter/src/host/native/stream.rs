@@ -4,7 +4,7 @@
 //! is a [`Job`] for that thread. Whoever calls a plugin takes the jobs of its thread afterwards ([`take_jobs`]).
 
 use super::calls::{self, Refused};
-use crate::host::kinds::LogLevel;
+use crate::host::kinds::{Here, LogLevel};
 use crate::host::log_throttle::LogThrottle;
 use prost::Message;
 use std::cell::RefCell;
@@ -16,8 +16,6 @@ use weir_core::rules::Aggregator;
 
 /// The head of a gRPC message: whether it is compressed, and its length.
 pub const HEAD_BYTES: usize = 5;
-/// Largest message that is received: four times the largest frame of an aggregator.
-pub const MAX_MESSAGE_BYTES: usize = 4 * wire::MAX_FRAME_BYTES;
 /// Most bytes of all streams that wait for the main thread. One that would wait beyond it has ended.
 const MAX_QUEUED_BYTES: usize = 16 * 1_024 * 1_024;
 
@@ -101,22 +99,6 @@ pub fn take_jobs() -> Vec<(u32, Job)> {
 /// Whether there are such jobs.
 pub fn has_jobs() -> bool {
     JOBS.with_borrow(|jobs| !jobs.is_empty())
-}
-
-/// The root in which Envoy has called the filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Here {
-    /// Its root.
-    pub root: u32,
-    /// The root, or one of its requests.
-    pub context: u32,
-}
-
-impl Here {
-    /// A root's own context.
-    pub fn root(root: u32) -> Here {
-        Here { root, context: root }
-    }
 }
 
 /// At most one stream at a time.

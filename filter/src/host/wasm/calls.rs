@@ -6,7 +6,7 @@
 pub use super::arena::has_response_callback;
 use super::arena::{Arena, fetch};
 use super::request::serialise;
-use crate::host::headers::{Beyond, HeaderValue};
+use crate::host::headers::HeaderValue;
 use crate::host::kinds::{LogLevel, MetricType};
 use proxy_wasm::types::{BufferType, MapType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
@@ -227,23 +227,6 @@ pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(bytes);
         status == OK
     })
-}
-
-/// What Envoy has of the current request beside its headers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Envoy {
-    /// Whether nothing follows the request's headers, if Envoy has just stated that.
-    pub ends_with_headers: bool,
-}
-
-impl Beyond for Envoy {
-    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
-        property(path, out)
-    }
-
-    fn ends_with_headers(&self) -> bool {
-        self.ends_with_headers
-    }
 }
 
 /// Calls a function of Envoy's that is not part of the ABI. `read` gets its status and result.

@@ -6,7 +6,7 @@
 //! Little-endian. One call for all headers costs as much as a call for one of them.
 //! Properties come through [`Beyond`], as each costs a host call.
 
-use crate::host::headers::{Beyond, HeaderValue};
+use crate::host::headers::{Beyond, HeaderValue, lines_of};
 use weir_core::rules::{Lines, Request};
 
 /// Headers as Envoy passes them.
@@ -61,12 +61,7 @@ impl<'a, B: Beyond> Headers<'a, B> {
 
 impl<B: Beyond> Request for Headers<'_, B> {
     fn header(&self, name: &[u8]) -> Lines<'_> {
-        let mut lines = self.lines(name);
-        match (lines.next(), lines.next()) {
-            (None, _) => Lines::None,
-            (Some(line), None) => Lines::One(line),
-            (Some(_), Some(_)) => Lines::Many,
-        }
+        lines_of(self.lines(name))
     }
 
     fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
@@ -106,14 +101,7 @@ pub fn serialise(headers: &[(impl AsRef<str>, HeaderValue)]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Nothing;
-
-    impl Beyond for Nothing {
-        fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
-            false
-        }
-    }
+    use crate::host::headers::Nothing;
 
     fn headers(pairs: &[(&str, &str)]) -> Vec<u8> {
         serialise(&pairs.iter().map(|(name, value)| (*name, (*value).to_owned().into())).collect::<Vec<_>>())

@@ -12,7 +12,7 @@
 
 use super::calls::{self, Refused};
 use super::request::serialise;
-use crate::host::kinds::LogLevel;
+use crate::host::kinds::{Here, LogLevel, MAX_MESSAGE_BYTES};
 use crate::host::log_throttle::LogThrottle;
 use prost::Message;
 use weir_core::model::time::MonoMs;
@@ -36,24 +36,7 @@ struct EnvoyGrpc {
     max_receive_message_length: Option<u32>,
 }
 
-/// Largest message that Envoy collects: four times the largest frame of an aggregator.
-const MAX_MESSAGE_BYTES: u32 = 4 * wire::MAX_FRAME_BYTES as u32;
-
-/// The context in which Envoy has called the VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Here {
-    /// Its root.
-    pub root: u32,
-    /// The context itself: the root, or one of its requests.
-    pub context: u32,
-}
-
 impl Here {
-    /// A root's own context.
-    pub fn root(root: u32) -> Here {
-        Here { root, context: root }
-    }
-
     /// Runs `work` in the context of `root`. Fails if Envoy has deleted it.
     fn within<R>(self, root: u32, work: impl FnOnce() -> R) -> Result<R, Refused> {
         if self.root == root {
@@ -86,7 +69,7 @@ impl Stream {
         let envoy_grpc = EnvoyGrpc {
             cluster_name: aggregator.cluster.clone(),
             authority: aggregator.authority.clone().unwrap_or_default(),
-            max_receive_message_length: Some(MAX_MESSAGE_BYTES),
+            max_receive_message_length: u32::try_from(MAX_MESSAGE_BYTES).ok(),
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
         let log_throttle = LogThrottle::new(&aggregator.cluster);
