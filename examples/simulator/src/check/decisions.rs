@@ -107,6 +107,9 @@ impl Check {
             let cell = cell_of(shape, &at, arrival);
             if arrival.cost > 0 {
                 watched.extend(self.admitted(node, cell, &at, arrival.cost, by.now_us));
+                if let Some((cell, at)) = self.truth.share(cell, node, by.now_us) {
+                    cell.shares[at].exceeded += arrival.cost.saturating_sub(shape.rule.reserve);
+                }
             }
             self.returns(shape, cell, node, (&at, arrival.cost), by.now_us);
         }
@@ -225,15 +228,20 @@ impl Check {
     }
 
     /// What an Envoy may admit of a key beyond its limit by its own use, because it has evicted keys: what its overflow cell holds,
-    /// which lacks a key's former use, and the limit once for each fault, as an Envoy that does not reach its region begins
-    /// without what it has evicted. `None`: any amount, as the region has no room for what it evicts.
+    /// which lacks a key's former use, also what answers made of it beyond their reserve; and the limit once for each fault, as an Envoy
+    /// that does not reach its region begins without what it has evicted. `None`: any amount, as the region has no room for what it
+    /// evicts.
     fn beyond(&self, process: &Node, node: u32, id: CellId, limit: u64) -> Option<u64> {
         if !process.incomplete {
             return Some(0);
         }
         let is_refused = self.truth.share_of(id, node).refused || self.truth.is_crowded(process.region);
-        let overflow =
-            self.truth.cells_of_window(id).map(|id| self.truth.diverted(id, Some(node))).sum::<u64>();
+        let overflow = |id| {
+            let held = self.truth.diverted(id, Some(node));
+            let exceeded = self.truth.share_of(id, node).exceeded;
+            if held > 0 { held.saturating_add(exceeded) } else { 0 }
+        };
+        let overflow = self.truth.cells_of_window(id).map(overflow).sum::<u64>();
         (!is_refused).then(|| overflow.saturating_add(self.faults.saturating_mul(limit)))
     }
 

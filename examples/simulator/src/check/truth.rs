@@ -48,6 +48,8 @@ pub struct Share {
     pub border: u64,
     /// Cost that was admitted at the border, is recorded in a neighbouring cell, and may be in this one.
     pub neighbour: u64,
+    /// By how much the costs that answers stated exceeded what was reserved for them.
+    pub exceeded: u64,
     /// Cost that workers had reserved when they ended or froze, and that may count as spent.
     pub reserved: u64,
     /// The largest component that the region granted it.
