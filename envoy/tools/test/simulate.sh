@@ -1,20 +1,18 @@
 #!/usr/bin/env bash
-# Simulates every scenario at one seed, twice with the same bytes, then worlds of chance: some that are the same each time, some of them
-# with several faults at once, and some that are fresh. The first seed of the fresh ones is printed, and a failure prints the command
-# that repeats it.
+# Simulates every scenario at one seed, twice with the same bytes, then worlds of chance that are the same each time, some of them with
+# several faults at once, and those that have failed. So a commit passes or fails each time that it is tested.
+# With `--fresh FACTOR` it simulates new worlds instead, FACTOR times as many as by default, and goes on after one that fails. Each first
+# seed is printed, and a failure prints the command that repeats it.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-worlds=800
-wild=300
-crowded=150
-fresh=200
-fresh_crowded=100
-control=300
-fresh_control=300
+worlds=1000
+wild=400
+crowded=250
+control=600
 # Worlds that have failed: a scenario, and its seeds.
 found=(
     "wild 500282 1568705404 3741155536 3741155540 3741155707"
-    "crowded 900064 900096 900215"
+    "crowded 900064 900096 900215 1553085847"
 )
 found_control="2535349441 3044198152 3044198328 3367779104 5001007"
 
@@ -22,6 +20,19 @@ cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
 results="$root/target/simulate"
 mkdir -p "$results"
+
+if [[ "${1:-}" == --fresh ]]; then
+    factor="${2:-1}"
+    failed=()
+    for scenario in random:$worlds wild:$wild crowded:$crowded; do
+        log "simulating ${scenario%:*}: $((${scenario#*:} * factor)) fresh worlds"
+        "$simulate" --scenario "${scenario%:*}" --runs "$((${scenario#*:} * factor))" --out "$results" || failed+=("${scenario%:*}")
+    done
+    log "simulating live control: $((control * factor)) fresh worlds"
+    "$simulate" --control --runs "$((control * factor))" || failed+=("live control")
+    ((${#failed[@]} == 0)) || die "Worlds failed: ${failed[*]}." "The commands that repeat them are above."
+    exit 0
+fi
 
 log "simulating every scenario at seed 1"
 "$simulate" --seed 1 --json --out "$results" >"$results/first.jsonl"
@@ -41,15 +52,9 @@ for worlds_found in "${found[@]}"; do
         "$simulate" --scenario "$scenario" --seed "$seed" --out "$results"
     done
 done
-log "simulating $fresh_crowded fresh worlds with keys that leave the tables"
-"$simulate" --scenario crowded --runs "$fresh_crowded" --out "$results"
-log "simulating $fresh fresh worlds of chance"
-"$simulate" --scenario random --runs "$fresh" --out "$results"
 log "simulating the worlds of live control that have failed"
 for seed in $found_control; do
     "$simulate" --control --seed "$seed"
 done
 log "simulating live control: $control worlds"
 "$simulate" --control --seed 1 --runs "$control"
-log "simulating live control: $fresh_control fresh worlds"
-"$simulate" --control --runs "$fresh_control"

@@ -74,7 +74,17 @@ log "running the tests (those without an Envoy and the simulator beside the scen
 : >"$logs/failed"
 # step NAME COMMAND...: runs a part of the tests, and records its name if it fails.
 step() {
-    "${@:2}" || printf '%s\n' "$1" >>"$logs/failed"
+    "${@:2}" 2>&1 | tee "$logs/${1// /-}.log" || printf '%s\n' "$1" >>"$logs/failed"
+}
+# why NAME: what a part that failed printed of its failures, or else its last lines.
+why() {
+    local log="$logs/${1// /-}.log"
+    printf '\n== %s\n' "$1"
+    if grep -q '^failures:' "$log"; then
+        sed -n '/^failures:/,/^test result:/p' "$log" | tail -n 150
+    else
+        tail -n 40 "$log"
+    fi
 }
 {
     step "the simulator" "$root/envoy/tools/test/simulate.sh"
@@ -88,5 +98,6 @@ step "scenarios" "${tests[@]}" --lib -- scenarios:: "${without[@]}"
 wait "$others"
 cat "$logs/others.log"
 if [[ -s "$logs/failed" ]]; then
+    while read -r part; do why "$part"; done <"$logs/failed" >&2
     die "These parts of the tests failed: $(paste -sd, "$logs/failed")." "Their messages are above, and in $logs/others.log."
 fi
