@@ -352,8 +352,8 @@ pub struct Serve {
     /// Most keys in memory. If it is reached, keys with low use are evicted; if there are none, new keys are refused.
     #[arg(long, env = "WEIR_MAX_KEYS", default_value_t = RegionLimits::default().max_keys, value_name = "NUMBER")]
     max_keys: usize,
-    /// Redis of the region's aggregators: redis:// or rediss://, or several nodes of a Redis Cluster separated by
-    /// commas. Without it, the region has one aggregator, which keeps its state in memory. Use the variable if the URL
+    /// Redis of the region's aggregators: redis:// or rediss://, several nodes of a Redis Cluster separated by
+    /// commas, or the Sentinels that name the primary: redis+sentinel://host,host/name. Without it, the region has one aggregator, which keeps its state in memory. Use the variable if the URL
     /// contains a password.
     #[arg(
         long,

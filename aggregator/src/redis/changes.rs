@@ -55,9 +55,9 @@ async fn listen(nodes: Weak<Nodes>, channel: String, received: mpsc::Sender<Rece
     for attempt in 0.. {
         let subscribed = tokio::select! {
             () = received.closed() => return,
-            subscribed = timeout(CONNECT_TIMEOUT, connect(&nodes, &channel, attempt)) => subscribed,
+            subscribed = connect(&nodes, &channel, attempt) => subscribed,
         };
-        if let Ok(Some((sink, messages))) = subscribed {
+        if let Some((sink, messages)) = subscribed {
             receive(&nodes, sink, messages, &received).await;
         }
         tokio::select! {
@@ -71,10 +71,14 @@ async fn listen(nodes: Weak<Nodes>, channel: String, received: mpsc::Sender<Rece
 }
 
 async fn connect(nodes: &Weak<Nodes>, channel: &str, attempt: usize) -> Option<(PubSubSink, PubSubStream)> {
-    let client = nodes.upgrade()?.any_client(attempt)?;
-    let mut connection = client.get_async_pubsub().await.ok()?;
-    connection.subscribe(channel).await.ok()?;
-    Some(connection.split())
+    let target = nodes.upgrade()?.any_target(attempt)?;
+    let server = target.find().await.ok()?;
+    let subscribed = async {
+        let mut connection = server.get_async_pubsub().await?;
+        connection.subscribe(channel).await?;
+        redis::RedisResult::Ok(connection.split())
+    };
+    timeout(CONNECT_TIMEOUT, subscribed).await.ok()?.ok()
 }
 
 /// Passes messages on until the connection breaks or hangs, or the receiver is dropped.

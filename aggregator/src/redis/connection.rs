@@ -2,7 +2,8 @@
 //!
 //! Calls fail at once while there is no connection. A hung server (paused, or behind a broken network) causes no error,
 //! so pings are sent at an interval. If nothing was answered for [`HUNG_AFTER`], the connection is dropped, and calls
-//! fail at once until a new one works. All connections of a server end together: its name may lead to another server by then, and what one
+//! fail at once until a new one works. All connections of a server end together, also when Sentinels name another primary: its name may
+//! lead to another server by then, and what one
 //! connection has written to the former would count as stored in the one whose marker the other reads. A request whose caller has stopped waiting still counts as outstanding until it
 //! is answered or its connection ends, so a hung server costs bounded memory. Workspaces [share](weir_core::model::room) what may be
 //! outstanding of exact requests, so that those of one, however many or slow, leave room to those of others. What is for the counts of
@@ -11,9 +12,10 @@
 use super::command::{How, Part};
 use super::error::StoreError;
 use super::script;
+use super::target::Target;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Pipeline, RedisError, RedisResult, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -87,11 +89,11 @@ impl Drop for Outstanding {
 }
 
 impl Connection {
-    /// Starts connecting; `server` is its name in the log. `ends` is shared with the other connections to it. Must be called within a tokio
-    /// runtime.
-    pub(super) fn open(client: Client, server: String, ends: watch::Sender<()>) -> Connection {
+    /// Starts connecting. `ends` is shared with the other connections to `target`, and has the server to which they lead. Must be called
+    /// within a tokio runtime.
+    pub(super) fn open(target: Target, ends: watch::Sender<String>) -> Connection {
         let now = Arc::new(Mutex::new(Err(StoreError::Unavailable)));
-        let keeper = tokio::spawn(keep(Arc::clone(&now), client, server, ends));
+        let keeper = tokio::spawn(keep(Arc::clone(&now), target, ends));
         Connection { now, keeper }
     }
 
@@ -194,13 +196,12 @@ impl Live {
     }
 }
 
-async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender<()>) {
+async fn keep(now: Arc<Now>, target: Target, ends: watch::Sender<String>) {
     let mut pause = RETRY_MIN;
     let mut logged = None;
     loop {
-        let mut another_ends = ends.subscribe();
-        match connect(&client).await {
-            Ok(connection) => {
+        match connect(&target, &ends).await {
+            Ok((connection, mut another_ends)) => {
                 pause = RETRY_MIN;
                 let (_in_use, given_up) = watch::channel(());
                 let live = Live {
@@ -211,6 +212,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
                     last_answer: Arc::new(Mutex::new(Instant::now())),
                 };
                 *now.lock() = Ok(live.clone());
+                let server = another_ends.borrow().clone();
                 tracing::info!(server, "connected to the regional store");
                 logged = None;
                 let since = Instant::now();
@@ -222,7 +224,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
                 if !is_lost {
                     continue;
                 }
-                ends.send_replace(());
+                ends.send_modify(|_| {});
                 tracing::warn!(server, "lost the connection to the regional store");
                 if since.elapsed() < SHORT_LIFE {
                     // Something between accepts connections and closes them, so reconnecting at once is useless.
@@ -233,7 +235,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
                 let error = StoreError::of_connection(&error);
                 // Logs each reason once, not each try.
                 if logged.as_ref() != Some(&error) {
-                    tracing::warn!(server, %error, "cannot connect to the regional store");
+                    tracing::warn!(%target, %error, "cannot connect to the regional store");
                     logged = Some(error.clone());
                 }
                 *now.lock() = Err(error);
@@ -244,8 +246,20 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
     }
 }
 
-/// Makes a connection that has answered and has loaded the scripts.
-async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+/// Makes a connection that has answered and has loaded the scripts. With it is returned what ends it. If it leads to another server than
+/// the others, they end.
+async fn connect(
+    target: &Target,
+    ends: &watch::Sender<String>,
+) -> RedisResult<(MultiplexedConnection, watch::Receiver<String>)> {
+    let client = target.find().await?;
+    let server = client.get_connection_info().addr().to_string();
+    ends.send_if_modified(|last| {
+        let is_another = !last.is_empty() && *last != server;
+        *last = server;
+        is_another
+    });
+    let another_ends = ends.subscribe();
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         // Callers have their own deadlines; pings detect a hung server.
@@ -258,7 +272,7 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
             pipeline.add_command(command.clone());
         }
         connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
-        Ok(connection)
+        Ok((connection, another_ends))
     };
     timeout(CONNECT_TIMEOUT, ready)
         .await

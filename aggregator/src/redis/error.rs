@@ -3,6 +3,7 @@
 use redis::{ErrorKind, RedisError, ServerError};
 use weir_core::replication::Failure;
 
+const NO_PRIMARY: &str = "no Sentinel names a primary of that name which is up";
 /// Longest part of a server's error text that is kept, in bytes.
 const MAX_DETAIL_BYTES: usize = 160;
 
@@ -77,6 +78,7 @@ impl StoreError {
         match (error.kind(), error.code()) {
             (ErrorKind::AuthenticationFailed, _) => refused("WRONGPASS"),
             (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => StoreError::Protocol,
+            (ErrorKind::MasterNameNotFoundBySentinel, _) => StoreError::Unreachable(NO_PRIMARY),
             (_, Some(code)) => refused(code),
             _ => why_unreachable(error).map_or(StoreError::Unavailable, StoreError::Unreachable),
         }
@@ -105,6 +107,8 @@ fn why_unreachable(error: &RedisError) -> Option<&'static str> {
     let mentions = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if error.is_connection_refusal() {
         Some("nothing listens at its address")
+    } else if mentions(&["sentinel node"]) {
+        Some("what listens at its address is no Sentinel")
     } else if mentions(&["lookup", "resolve", "no addresses", "name or service"]) {
         Some("its host name cannot be resolved")
     } else if mentions(&["unknownissuer"]) {

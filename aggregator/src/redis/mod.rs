@@ -2,10 +2,10 @@
 //!
 //! In reading order:
 //!
-//! 1. [`options`]: the address, parsed and checked. [`error`]: errors in a few kinds.
+//! 1. [`options`]: the address, parsed and checked; `sentinel`: that of a primary which Sentinels name. [`error`]: errors in a few kinds.
 //! 2. [`names`]: keys in Redis, unambiguous and readable; `slots`: their slots in a cluster.
 //! 3. `script`: the Lua scripts (`*.lua`), their arguments and answers.
-//! 4. `connection`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
+//! 4. `connection`: one connection that reconnects, to its `target`; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
 //!    commands.
 //! 5. This file: merging cells. [`marker`], `receipts`, [`hot`], [`nodes`], [`changes`], `status`: other shared state; `eviction`: what
 //!    makes a server lose some of it.
@@ -28,8 +28,10 @@ pub mod nodes;
 pub mod options;
 mod receipts;
 mod script;
+mod sentinel;
 mod slots;
 mod status;
+mod target;
 
 pub use changes::Received;
 pub use error::StoreError;

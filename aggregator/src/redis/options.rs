@@ -3,9 +3,12 @@
 //! Errors name the wrong part and never repeat the URL, because it may contain a password.
 
 use super::names::MAX_NAME_BYTES;
+use super::sentinel::{SentinelUrl, is_of_sentinels};
+use super::target::Target;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most nodes that may be listed; a cluster reports its other nodes itself.
@@ -17,7 +20,8 @@ const CLUSTER_QUERY: &str = "?cluster=true";
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     /// URLs `redis://`, `rediss://` (TLS) or `unix://`, with `user:password@`, and with `/db` unless it is a cluster.
-    /// Several URLs are nodes of one cluster with the same login.
+    /// Several URLs are nodes of one cluster with the same login. A single URL `redis+sentinel://` or `rediss+sentinel://` has the
+    /// Sentinels that name the primary.
     pub urls: Vec<String>,
     /// Whether the store is a Redis Cluster. Always true if there are several URLs.
     pub cluster: bool,
@@ -52,6 +56,12 @@ pub enum OptionsError {
         "Redis URL {0} must be like redis://user:password@host:6379/0 or rediss://… (percent-encode special characters)"
     )]
     Url(usize),
+    /// A part of a URL of Sentinels is malformed.
+    #[error(
+        "{0} of the Redis URL is wrong; it must be like redis+sentinel://user:password@a:26379,b:26379/primary/0?sentinel_password=… \
+         (percent-encode special characters)"
+    )]
+    Sentinel(&'static str),
     /// A cluster has only database 0.
     #[error("Redis URL {0} names a database; a Redis Cluster has only database 0")]
     Database(usize),
@@ -77,11 +87,16 @@ pub enum OptionsError {
 impl StoreOptions {
     /// Parses the value of the option: one URL, or several nodes of a cluster separated by commas. Nodes after the
     /// first may be `host:port` alone; they take the rest from the first. `?cluster=true` after a single URL states
-    /// that it is a node of a cluster. A comma in a password is written as `%2C`.
+    /// that it is a node of a cluster. A comma in a password is written as `%2C`. A URL of Sentinels has their addresses, separated by
+    /// commas.
     pub fn parse(text: &str, region: &str) -> Result<StoreOptions, OptionsError> {
         let mut cluster = false;
         let mut urls: Vec<String> = Vec::new();
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        if is_of_sentinels(text.trim()) {
+            urls.push(text.trim().to_owned());
+        }
+        let servers = if urls.is_empty() { text } else { "" };
+        for part in servers.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let url = part.strip_suffix(CLUSTER_QUERY);
             cluster |= url.is_some();
             let url = url.unwrap_or(part);
@@ -115,49 +130,89 @@ impl StoreOptions {
             }
         }
         let seeds = self.seeds()?;
+        let cluster = self.cluster || self.urls.len() > 1;
         let ca = self.ca_file.as_ref().map(|path| {
             let wrong = |problem: String| OptionsError::CaFile { path: path.clone(), problem };
             std::fs::read(path).map_err(|error| wrong(error.to_string()))
         });
-        let mut checked =
-            Checked { seeds, cluster: self.cluster || self.urls.len() > 1, ca: ca.transpose()? };
+        let checked = Checked { seeds, cluster, ca: ca.transpose()? };
         if let (Some(path), Some(ca)) = (&self.ca_file, &checked.ca) {
             let wrong =
                 |problem: &str| OptionsError::CaFile { path: path.clone(), problem: problem.to_owned() };
             if !String::from_utf8_lossy(ca).contains("-----BEGIN CERTIFICATE-----") {
                 return Err(wrong("it holds no PEM certificate"));
             }
-            let plain = |seed: &ConnectionInfo| !matches!(seed.addr(), ConnectionAddr::TcpTls { .. });
-            if let Some(place) = checked.seeds.iter().position(plain) {
+            if let Some(place) = checked.seeds.without_tls() {
                 return Err(OptionsError::CaWithoutTls(place + 1));
             }
-            let seeds = checked.seeds.iter().map(|seed| checked.client(seed.clone()).map(|_| ()));
-            seeds.collect::<Result<(), _>>().map_err(|_| wrong("a certificate in it cannot be read"))?;
+            let targets = checked.seeds().iter().map(|seed| checked.target(seed).map(|_| ()));
+            targets.collect::<Result<(), _>>().map_err(|_| wrong("a certificate in it cannot be read"))?;
         }
-        checked.seeds.truncate(MAX_URLS);
         Ok(checked)
     }
 
-    fn seeds(&self) -> Result<Vec<ConnectionInfo>, OptionsError> {
+    fn seeds(&self) -> Result<Seeds, OptionsError> {
         if self.urls.is_empty() || self.urls.len() > MAX_URLS {
             return Err(OptionsError::Count);
         }
+        if let [url] = self.urls.as_slice()
+            && is_of_sentinels(url)
+        {
+            let url = SentinelUrl::parse(url, &tcp_settings()).map_err(OptionsError::Sentinel)?;
+            return Ok(Seeds::Sentinels(url));
+        }
         let cluster = self.cluster || self.urls.len() > 1;
-        (1..).zip(&self.urls).map(|(place, url)| seed(place, url, cluster)).collect()
+        let seeds = (1..).zip(&self.urls).map(|(place, url)| seed(place, url, cluster));
+        Ok(Seeds::Servers(seeds.collect::<Result<_, _>>()?))
+    }
+}
+
+/// What the URLs name.
+#[derive(Clone)]
+enum Seeds {
+    /// A server, or nodes of a cluster.
+    Servers(Vec<ConnectionInfo>),
+    Sentinels(SentinelUrl),
+}
+
+impl Seeds {
+    /// The position of a URL without TLS.
+    fn without_tls(&self) -> Option<usize> {
+        let plain = |seed: &ConnectionInfo| !matches!(seed.addr(), ConnectionAddr::TcpTls { .. });
+        match self {
+            Seeds::Servers(seeds) => seeds.iter().position(plain),
+            Seeds::Sentinels(url) => (!url.has_tls()).then_some(0),
+        }
     }
 }
 
 /// Validated options.
 #[derive(Clone)]
 pub(super) struct Checked {
-    pub(super) seeds: Vec<ConnectionInfo>,
+    seeds: Seeds,
     pub(super) cluster: bool,
     ca: Option<Vec<u8>>,
 }
 
 impl Checked {
-    /// A client for `to`.
-    pub(super) fn client(&self, to: ConnectionInfo) -> redis::RedisResult<Client> {
+    /// The servers that the URLs name; of Sentinels, how their servers are connected to, at the address of the first Sentinel.
+    pub(super) fn seeds(&self) -> &[ConnectionInfo] {
+        match &self.seeds {
+            Seeds::Servers(seeds) => seeds,
+            Seeds::Sentinels(url) => std::slice::from_ref(url.servers()),
+        }
+    }
+
+    /// Where a seed leads.
+    pub(super) fn target(&self, seed: &ConnectionInfo) -> redis::RedisResult<Target> {
+        let client = self.client(seed.clone())?;
+        match &self.seeds {
+            Seeds::Servers(_) => Ok(Target::Server(client)),
+            Seeds::Sentinels(url) => Ok(Target::Primary(Arc::new(url.sentinels(self.ca.as_deref())?))),
+        }
+    }
+
+    fn client(&self, to: ConnectionInfo) -> redis::RedisResult<Client> {
         match &self.ca {
             Some(ca) => {
                 let certificates = TlsCertificates { client_tls: None, root_cert: Some(ca.clone()) };

@@ -39,7 +39,6 @@ TERMS = {
     "announcer": "heartbeat",
     "ceiling": "hard limit",
     "regret": "refund",
-    "sentinel": "marker",
     "consult_timeout": "timeout",
     "on_consult_failure": "on_failure",
     "shadow_deny": "shadow_denied",
@@ -47,9 +46,6 @@ TERMS = {
 }
 # This list itself, and files of others.
 SKIPPED = re.compile(r"^(envoy/tools/lint/(words|test)\.py|Cargo\.lock|LICENSE|.*\.(png|svg)|.*/corpus/.*)$")
-
-# Files in which a word is the name of another program: Redis Sentinel.
-NAMES = {"sentinel": re.compile(r"^aggregator/tests/.*redis.*\.rs$")}
 
 
 def pattern(word):
@@ -75,8 +71,7 @@ def former_words(texts):
             continue
         for number, line in enumerate(text.split("\n"), 1):
             for regex, (word, term) in words.items():
-                is_name = word in NAMES and NAMES[word].match(file)
-                if regex.search(line) and not is_name:
+                if regex.search(line):
                     yield f"{file}:{number}: {word!r}: the term is {term}: {line.strip()[:90]}"
 
 

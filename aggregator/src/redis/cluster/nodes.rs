@@ -13,7 +13,8 @@ use crate::redis::options::Checked;
 use crate::redis::receipts::Markers;
 use crate::redis::script;
 use crate::redis::slots::slot_of;
-use redis::{Client, Cmd};
+use crate::redis::target::Target;
+use redis::Cmd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -151,9 +152,9 @@ impl Nodes {
         self.servers.is_cluster()
     }
 
-    /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
-    pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
-        self.servers.any_client(attempt)
+    /// Where some server of the store is. If there are several servers, each `attempt` selects another one.
+    pub(in crate::redis) fn any_target(&self, attempt: usize) -> Option<Target> {
+        self.servers.any_target(attempt)
     }
 
     /// Splits commands by server. Commands whose slot has no known server fail at once.
@@ -186,7 +187,7 @@ impl Sender {
         if self.servers.is_cluster() {
             self.follow(node, chunk, &mut answers).await;
         } else if !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty() {
-            // The name of this server now resolves to a replica, so another server is the primary.
+            // What was the primary is a replica, so another server is the primary.
             node.connect_again();
         }
         answers

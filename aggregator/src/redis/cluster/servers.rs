@@ -10,8 +10,9 @@ use crate::redis::connection::Connection;
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
+use crate::redis::target::Target;
 use parking_lot::RwLock;
-use redis::{Client, Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +50,7 @@ struct Map {
 pub(in crate::redis) struct Node {
     pub(in crate::redis) address: Address,
     pub(in crate::redis) clock: ServerClock,
+    target: Target,
     quick: Connection,
     bulk: Connection,
 }
@@ -59,8 +61,8 @@ impl Servers {
         let mut map =
             Map { nodes: BTreeMap::new(), ranges: BTreeMap::new(), problem: StoreError::Unavailable };
         let cluster = options.cluster;
-        for seed in &options.seeds {
-            let node = Arc::new(Node::open(Address::of(seed.addr()), &options.client(seed.clone())?));
+        for seed in options.seeds() {
+            let node = Arc::new(Node::open(Address::of(seed.addr()), options.target(seed)?));
             if !cluster {
                 map.ranges.insert(0, (SLOTS - 1, Arc::clone(&node)));
             }
@@ -93,14 +95,13 @@ impl Servers {
         self.owner(slot).is_ok_and(|owner| owner.address == node.address)
     }
 
-    /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
-    pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
+    /// Where some server of the store is. If there are several servers, each `attempt` selects another one.
+    pub(in crate::redis) fn any_target(&self, attempt: usize) -> Option<Target> {
         let map = self.map.read();
         let nodes: Vec<_> = map.nodes.values().collect();
         let up: Vec<_> = nodes.iter().copied().filter(|node| node.quick.is_up()).collect();
         let candidates = if up.is_empty() { nodes } else { up };
-        let address = &candidates.get(attempt.checked_rem(candidates.len())?)?.address;
-        self.client(address).ok()
+        Some(candidates.get(attempt.checked_rem(candidates.len())?)?.target.clone())
     }
 
     /// The node at `address`. A node that was not known is connected to.
@@ -112,20 +113,12 @@ impl Servers {
         if map.nodes.len() >= MAX_NODES {
             return None;
         }
-        let client = self.client(address).ok()?;
-        let node = map
-            .nodes
-            .entry(address.clone())
-            .or_insert_with(|| Arc::new(Node::open(address.clone(), &client)));
-        Some(Arc::clone(node))
-    }
-
-    fn client(&self, address: &Address) -> redis::RedisResult<Client> {
         // All nodes use the login and TLS settings of the first seed.
-        let Some(seed) = self.options.seeds.first() else {
-            return Err(redis::RedisError::from((redis::ErrorKind::InvalidClientConfig, "no URL")));
-        };
-        self.options.client(seed.clone().set_addr(address.like(seed.addr())))
+        let seed = self.options.seeds().first()?;
+        let target = self.options.target(&seed.clone().set_addr(address.like(seed.addr()))).ok()?;
+        let node =
+            map.nodes.entry(address.clone()).or_insert_with(|| Arc::new(Node::open(address.clone(), target)));
+        Some(Arc::clone(node))
     }
 
     /// Reads the slot map from any node.
@@ -158,7 +151,7 @@ impl Servers {
             .into_iter()
             .filter_map(|range| Some((range.first, (range.last, self.node(&range.owner)?))))
             .collect();
-        let seeds: Vec<_> = self.options.seeds.iter().map(|seed| Address::of(seed.addr())).collect();
+        let seeds: Vec<_> = self.options.seeds().iter().map(|seed| Address::of(seed.addr())).collect();
         let mut map = self.map.write();
         map.nodes.retain(|address, _| {
             seeds.contains(address) || ranges.values().any(|(_, node)| node.address == *address)
@@ -174,11 +167,10 @@ impl Node {
         self.bulk.connect_again();
     }
 
-    fn open(address: Address, client: &Client) -> Node {
-        let ends = watch::Sender::new(());
-        let [quick, bulk] =
-            [(); 2].map(|()| Connection::open(client.clone(), address.to_string(), ends.clone()));
-        Node { address, clock: ServerClock::new(), quick, bulk }
+    fn open(address: Address, target: Target) -> Node {
+        let ends = watch::Sender::default();
+        let [quick, bulk] = [(); 2].map(|()| Connection::open(target.clone(), ends.clone()));
+        Node { address, clock: ServerClock::new(), target, quick, bulk }
     }
 
     /// Sends `commands` as one pipeline. The answers to the first `skip` are dropped.

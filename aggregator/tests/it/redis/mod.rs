@@ -5,3 +5,4 @@ mod store_redis_cluster;
 mod store_redis_faults;
 mod store_redis_log;
 mod store_redis_receipts;
+mod store_redis_sentinel;

@@ -2,8 +2,6 @@
 //! with a login and over TLS.
 
 use crate::support::redis::*;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +14,7 @@ use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
-use weir_envoy::{Process, Redis, RedisOptions, ports, wait};
+use weir_envoy::{Redis, RedisOptions, ports, wait};
 
 /// Shorter than any reconnection.
 const SHORT: Duration = Duration::from_millis(100);
@@ -469,26 +467,6 @@ async fn a_login_is_used_and_never_shown() {
     assert!(until_refused(&store, "refused").await.contains("NOPERM"));
 }
 
-/// A replica of `primary` that has all its data.
-async fn replica_of(primary: &Redis) -> Redis {
-    let arguments = ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(str::to_owned).to_vec();
-    let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
-    wait::until("the replica is connected", HEALED, async || {
-        replica.command("INFO replication").await.is_ok_and(|info| info.contains("master_link_status:up"))
-    })
-    .await
-    .unwrap();
-    replica
-}
-
-async fn replicated(primary: &Redis) {
-    wait::until("the replica has everything", HEALED, async || {
-        primary.command("WAIT 1 1000").await.is_ok_and(|answer| answer.starts_with(":1"))
-    })
-    .await
-    .unwrap();
-}
-
 /// Gives `redis` the address of a server that has ended, as a name or a virtual address moves at a failover.
 async fn takes_over(redis: &Redis, from: &Redis) {
     let answer = redis.command(&format!("CONFIG SET port {}", from.port())).await.unwrap();
@@ -565,29 +543,8 @@ async fn a_primary_that_became_a_replica_and_is_promoted_again_begins_an_incarna
 async fn a_failover_by_a_sentinel_begins_an_incarnation() {
     let mut primary = redis().await;
     let replica = replica_of(&primary).await;
-    let (port, folder) = (ports::free().unwrap(), tempfile::tempdir().unwrap());
-    let file = folder.path().join("sentinel.conf");
-    let text = format!(
-        "port {port}\nbind 127.0.0.1\nsentinel monitor weir 127.0.0.1 {} 1\nsentinel down-after-milliseconds weir \
-         500\nsentinel failover-timeout weir 5000\n",
-        primary.port()
-    );
-    std::fs::write(&file, text).unwrap();
-    let program = std::env::var_os("WEIR_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-    let mut command = Command::new(program);
-    command.arg(&file).arg("--sentinel").current_dir(folder.path());
-    let mut sentinel = Process::spawn("sentinel", command, folder.path()).unwrap();
-    let asked = async |words: &[&str]| -> Option<String> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-        let mut connection = client.get_connection_with_timeout(AMPLE).ok()?;
-        let answer: redis::Value = redis::cmd("SENTINEL").arg(words).query(&mut connection).ok()?;
-        Some(format!("{answer:?}"))
-    };
-    let knows = async || {
-        let replicas = asked(&["replicas", "weir"]).await;
-        replicas.is_some_and(|replicas| replicas.contains(&replica.port().to_string()))
-    };
-    sentinel.wait_for("the sentinel has found the replica", HEALED, knows).await.unwrap();
+    let mut sentinel = Sentinel::start(primary.port(), 1, "");
+    sentinel.knows(&replica, 0, "").await;
 
     let store = open(&options(&primary.url())).await;
     let mut last = LastRead::default();
@@ -596,8 +553,8 @@ async fn a_failover_by_a_sentinel_begins_an_incarnation() {
     primary.process().kill().unwrap();
     let promoted =
         async || replica.command("INFO replication").await.is_ok_and(|info| info.contains("role:master"));
-    sentinel.wait_for("the sentinel promotes the replica", HEALED, promoted).await.unwrap();
-    sentinel.kill().unwrap();
+    sentinel.process.wait_for("the Sentinel promotes the replica", HEALED, promoted).await.unwrap();
+    sentinel.process.kill().unwrap();
     takes_over(&replica, &primary).await;
     connected_as(&store, &last).await;
     let after = look(&store, &mut last).await[0];
@@ -681,18 +638,8 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
 #[tokio::test]
 async fn tls_with_an_authority_of_one_s_own() {
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     make_certificates(folder.path());
-    let tls_port = ports::free().unwrap();
-    let arguments = [
-        ["--tls-port", &tls_port.to_string()],
-        ["--tls-cert-file", &file("server.pem")],
-        ["--tls-key-file", &file("server.key")],
-        ["--tls-ca-cert-file", &file("ca.pem")],
-        ["--tls-auth-clients", "no"],
-    ];
-    let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
-    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let (redis, tls_port) = redis_with_tls(folder.path()).await;
     let url = format!("rediss://127.0.0.1:{tls_port}");
     let trusting = StoreOptions { ca_file: Some(folder.path().join("ca.pem")), ..options(&url) };
     let store = open(&trusting).await;
@@ -718,21 +665,6 @@ async fn tls_with_an_authority_of_one_s_own() {
 fn refused_handshakes(redis: &Redis) -> usize {
     let log = std::fs::read_to_string(redis.folder().join("redis.log")).unwrap();
     log.matches("Error accepting a client connection").count()
-}
-
-fn make_certificates(folder: &Path) {
-    const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
-    for command in [
-        format!("req -x509 {EC} -keyout ca.key -out ca.pem -subj /CN=ca -days 30"),
-        format!("req -x509 {EC} -keyout other.key -out other.pem -subj /CN=other -days 30"),
-        format!("req {EC} -keyout server.key -out server.csr -subj /CN=redis"),
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 30 -extfile names"
-            .to_owned(),
-    ] {
-        let done = Command::new("openssl").args(command.split(' ')).current_dir(folder).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    }
 }
 
 /// Waits until the markers can be read by a client that has read `last`.

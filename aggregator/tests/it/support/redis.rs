@@ -1,5 +1,6 @@
 //! Shared by the tests of the regional store: a private server, a store on it, and short names for cells.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 pub use weir_aggregator::redis::LastRead;
@@ -43,6 +44,105 @@ pub fn member(number: u8) -> Member {
 
 pub async fn redis() -> Redis {
     Redis::start(RedisOptions::default()).await.unwrap()
+}
+
+/// A Sentinel that monitors a primary under the name `weir`, alone or with others.
+pub struct Sentinel {
+    pub process: Process,
+    pub port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Sentinel {
+    /// Starts it with further lines of its configuration; with one of `tls-…` it listens with TLS alone. So many Sentinels as `quorum`
+    /// must find that the primary has failed.
+    pub fn start(primary: u16, quorum: usize, lines: &str) -> Sentinel {
+        let (port, folder) = (ports::free().unwrap(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("sentinel.conf");
+        let has_tls = lines.contains("tls-");
+        let own = if has_tls { format!("port 0\ntls-port {port}") } else { format!("port {port}") };
+        let text = format!(
+            "{own}\nbind 127.0.0.1\nsentinel monitor weir 127.0.0.1 {primary} {quorum}\nsentinel \
+             down-after-milliseconds weir 500\nsentinel failover-timeout weir 5000\n{lines}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let program = std::env::var_os("WEIR_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+        let mut command = Command::new(program);
+        command.arg(&file).arg("--sentinel").current_dir(folder.path());
+        let process = Process::spawn("sentinel", command, folder.path()).unwrap();
+        Sentinel { process, port, folder }
+    }
+
+    /// Waits until it has found `replica`, and so many other Sentinels.
+    pub async fn knows(&mut self, replica: &Redis, others: usize, login: &str) {
+        let url = format!("redis://{login}127.0.0.1:{}", self.port);
+        let asked = async |words: &[&str]| -> Option<String> {
+            let mut connection =
+                redis::Client::open(&*url).unwrap().get_connection_with_timeout(AMPLE).ok()?;
+            let answer: redis::Value = redis::cmd("SENTINEL").arg(words).query(&mut connection).ok()?;
+            Some(format!("{answer:?}"))
+        };
+        let port = replica.port().to_string();
+        let knows = async || {
+            let (replicas, sentinels) =
+                (asked(&["replicas", "weir"]).await, asked(&["sentinels", "weir"]).await);
+            replicas.is_some_and(|replicas| replicas.contains(&port))
+                && sentinels.is_some_and(|sentinels| sentinels.matches("runid").count() == others)
+        };
+        self.process.wait_for("the Sentinel has found the others", HEALED, knows).await.unwrap();
+        assert!(self.folder.path().exists());
+    }
+}
+
+/// A replica of `primary` that has all its data.
+pub async fn replica_of(primary: &Redis) -> Redis {
+    let arguments = ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(str::to_owned).to_vec();
+    let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    wait::until("the replica is connected", HEALED, async || {
+        replica.command("INFO replication").await.is_ok_and(|info| info.contains("master_link_status:up"))
+    })
+    .await
+    .unwrap();
+    replica
+}
+
+pub async fn replicated(primary: &Redis) {
+    wait::until("the replica has everything", HEALED, async || {
+        primary.command("WAIT 1 1000").await.is_ok_and(|answer| answer.starts_with(":1"))
+    })
+    .await
+    .unwrap();
+}
+
+/// Two authorities, `ca.pem` and `other.pem`, and `server.pem` for 127.0.0.1 of the first.
+pub fn make_certificates(folder: &Path) {
+    const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    for command in [
+        format!("req -x509 {EC} -keyout ca.key -out ca.pem -subj /CN=ca -days 30"),
+        format!("req -x509 {EC} -keyout other.key -out other.pem -subj /CN=other -days 30"),
+        format!("req {EC} -keyout server.key -out server.csr -subj /CN=redis"),
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 30 -extfile names"
+            .to_owned(),
+    ] {
+        let done = Command::new("openssl").args(command.split(' ')).current_dir(folder).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// A server with such a certificate, and its port for TLS.
+pub async fn redis_with_tls(folder: &Path) -> (Redis, u16) {
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let tls_port = ports::free().unwrap();
+    let arguments = [
+        ["--tls-port", &tls_port.to_string()],
+        ["--tls-cert-file", &file("server.pem")],
+        ["--tls-key-file", &file("server.key")],
+        ["--tls-ca-cert-file", &file("ca.pem")],
+        ["--tls-auth-clients", "no"],
+    ];
+    let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
+    (Redis::start(RedisOptions { port: 0, arguments }).await.unwrap(), tls_port)
 }
 
 pub fn options(url: &str) -> StoreOptions {
