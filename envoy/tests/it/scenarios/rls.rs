@@ -262,10 +262,10 @@ async fn limits_of_an_xds_server_are_enforced_raised_and_refused() {
     assert_eq!(statuses(&envoy, &a).await, [500], "Envoy's failure_mode_deny decides in place of that limit");
     server.set("5", users(unit, 4));
     answered(6).await.unwrap();
-    server.set("6", vec![]);
+    server.set("6", users(unit, 4).into_iter().chain(users(unit, 4)).collect());
     answered(7).await.unwrap();
     let refused = server.requests().pop().unwrap();
-    assert!(refused.error.is_some_and(|error| error.contains("no resources")), "the reason is sent");
+    assert!(refused.error.is_some_and(|error| error.contains("domain")), "the reason is sent");
     assert_eq!((refused.node.as_str(), refused.version.as_str()), ("envoy-ratelimit", "5"));
     assert_eq!(statuses(&envoy, &a).await, [429], "the former limits stay in force");
     let metrics = service.aggregator.admin_get("/metrics").await.unwrap().text();

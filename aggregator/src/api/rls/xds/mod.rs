@@ -3,8 +3,8 @@
 //!
 //! Each response holds all domains. It is put in force and acknowledged, or refused with all its errors, and then the former
 //! limits stay in force, as they do while the server is unavailable. A limit whose interval cannot be served does not refuse a response:
-//! calls that it would decide are not decided, and all other limits apply. One without any resource is refused, as a folder without
-//! limits is. Until a response was put in force, calls are not decided.
+//! calls that it would decide are not decided, and all other limits apply. One without any resource has no limits: so the control
+//! planes state that no policy is left. Until a response was put in force, calls are not decided.
 //!
 //! Protocol: <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 
@@ -40,7 +40,6 @@ pub use bounds::MAX_MESSAGES;
 
 /// Largest response that is decoded, in bytes; the bound of a file.
 pub const MAX_RESPONSE_BYTES: usize = MAX_FILE_BYTES;
-const NO_RESOURCES: &str = "the response has no resources, so every call would pass; to have no limits, send a domain without descriptors";
 /// Longest reason of a refusal, in bytes.
 const MAX_REASON_BYTES: usize = 4_096;
 /// Longest version or nonce, in bytes. Both are sent back.
@@ -53,6 +52,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const LASTED: Duration = Duration::from_secs(30);
 /// Least time from one response to the next that is read, so that a server that sends without end costs little.
 const BETWEEN_RESPONSES: Duration = Duration::from_millis(100);
+/// The same while a server answers each refusal with the response that was refused; the time doubles from the one to the other.
+const BETWEEN_REPETITIONS: Duration = Duration::from_secs(5);
 /// Requests that wait to be sent; a server that reads none ends the stream.
 const MAX_REQUESTS: usize = 8;
 
@@ -149,6 +150,7 @@ impl Xds {
         // A server may wait with its headers until it has resources; a server that is gone answers no ping.
         let streaming = grpc.streaming(call, PathAndQuery::from_static(METHOD), ResponseCodec);
         let mut responses = streaming.await.map_err(failed)?.into_inner();
+        let mut pause = BETWEEN_RESPONSES;
         loop {
             let response = responses.message().await.map_err(failed)?.ok_or(Ended::ByServer)?;
             let (version, nonce) = (response.head.version_info, response.head.nonce);
@@ -159,24 +161,30 @@ impl Xds {
             let taken = spawn_blocking(move || limits_of(&response.message, domains)).await;
             // The task does not panic; while the runtime shuts down, it is not run.
             let taken = taken.unwrap_or_else(|error| Err(error.to_string()));
-            request.error_detail = self
-                .put_in_force(services, &version, taken)
-                .map(|reason| Status { code: Code::InvalidArgument as i32, message: reason });
+            let former = request.error_detail.take().map(|former| former.message);
+            let refused = self.put_in_force(services, &version, taken, former.as_deref());
+            pause = match &refused {
+                Some(reason) if former.as_ref() == Some(reason) => (pause * 2).min(BETWEEN_REPETITIONS),
+                _ => BETWEEN_RESPONSES,
+            };
+            request.error_detail =
+                refused.map(|reason| Status { code: Code::InvalidArgument as i32, message: reason });
             if request.error_detail.is_none() {
                 request.version_info = version;
             }
             request.response_nonce = nonce;
             requests.try_send(request.clone()).map_err(|_| Ended::Unread)?;
-            sleep(BETWEEN_RESPONSES).await;
+            sleep(pause).await;
         }
     }
 
-    /// Returns why the response is refused, if it is.
+    /// Returns why the response is refused, if it is. `former` is why the one before was.
     fn put_in_force(
         &self,
         services: &Services,
         version: &str,
         taken: Result<Limits, String>,
+        former: Option<&str>,
     ) -> Option<String> {
         let server = self.options.url();
         let (refused, domains) = match taken {
@@ -185,7 +193,14 @@ impl Xds {
                 let (unserved, reasons) = (limits.unserved().count(), limits.unserved().to_string());
                 services.metrics.limits.replace(limits.series());
                 self.current.send_replace(Some(Arc::new(limits)));
-                info!(server, version, domains, "the rate-limit service's limits changed");
+                if domains == 0 {
+                    warn!(
+                        server,
+                        version, "the xDS server has no limits: the rate-limit service lets every call pass"
+                    );
+                } else {
+                    info!(server, version, domains, "the rate-limit service's limits changed");
+                }
                 if unserved > 0 {
                     error!(
                         server,
@@ -201,12 +216,15 @@ impl Xds {
                 (None, Some(domains))
             }
             Err(reason) => {
-                error!(
-                    server,
-                    version,
-                    error = reason,
-                    "the xDS server sent limits that cannot be used; the former ones stay in force, and without any no call is decided"
-                );
+                // A server may answer each refusal with the same response.
+                if former != Some(&*reason) {
+                    error!(
+                        server,
+                        version,
+                        error = reason,
+                        "the xDS server sent limits that cannot be used; the former ones stay in force, and without any no call is decided"
+                    );
+                }
                 (Some(reason), None)
             }
         };
@@ -232,10 +250,6 @@ fn limits_of(response: &Bytes, domains: Domains) -> Result<Limits, String> {
         DiscoveryResponse::decode(response.clone()).map_err(|error| format!("it is no response: {error}"))?;
     if let Some(reason) = wrong(&response.type_url) {
         return Err(reason);
-    }
-    // As with files: the server may have lost its configuration.
-    if response.resources.is_empty() {
-        return Err(NO_RESOURCES.to_owned());
     }
     let mut values = Vec::with_capacity(response.resources.len());
     for (at, resource) in response.resources.into_iter().enumerate() {
