@@ -88,6 +88,7 @@ impl PartialEq for LimitSeries {
 impl LimitSeries {
     /// Of the domain and the levels' keys; `valued` are the levels whose labels have the values of requests.
     pub fn new(labels: Labels, valued: Vec<usize>) -> LimitSeries {
+        let labels = labels.iter().map(|label| as_there(label)).collect();
         LimitSeries { labels, valued, sums: OnceLock::new() }
     }
 
@@ -149,9 +150,42 @@ impl Sums {
 /// A value as a label. Clients send any bytes.
 fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
-    text.chars()
+    let shown: String = text
+        .chars()
         .flat_map(|one| if one.is_control() { one.escape_default().collect() } else { vec![one] })
-        .collect()
+        .collect();
+    as_there(&shown)
+}
+
+/// A label as the reference service writes it for statsd: with `_` in place of each `:` and `|`, and of the dots of an IPv4 address.
+fn as_there(text: &str) -> String {
+    let mut shown = text.replace([':', '|'], "_").into_bytes();
+    let mut at = 0;
+    while at < shown.len() {
+        match ipv4_at(&shown, at) {
+            Some(end) => {
+                let address = shown.get_mut(at..end).into_iter().flatten();
+                address.filter(|byte| **byte == b'.').for_each(|dot| *dot = b'_');
+                at = end;
+            }
+            None => at += 1,
+        }
+    }
+    String::from_utf8_lossy(&shown).into_owned()
+}
+
+/// The end of four numbers of one to three digits with dots between them, if they begin at `at`.
+fn ipv4_at(text: &[u8], at: usize) -> Option<usize> {
+    let digits = |at: usize| {
+        let rest = text.get(at..).unwrap_or_default();
+        let count = rest.iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        (count > 0).then_some(at + count)
+    };
+    let mut end = digits(at)?;
+    for _ in 0..3 {
+        end = digits((text.get(end) == Some(&b'.')).then_some(end + 1)?)?;
+    }
+    Some(end)
 }
 
 fn add(sums: &mut Counts, counts: Counts) {
@@ -276,5 +310,23 @@ mod tests {
         let hits: BTreeMap<String, u64> = hits(&metrics).into_iter().collect();
         assert_eq!((hits.len(), hits["d path user"], hits["d path user_7"]), (MAX_VALUES + 1, 4, 4));
         assert_eq!(shown(b"a\r\n\xff"), "a\\r\\n\u{fffd}");
+    }
+
+    #[test]
+    fn labels_are_those_of_the_reference_service() {
+        for (text, expected) in [
+            ("masked_remote_address_0.0.0.0/0", "masked_remote_address_0_0_0_0/0"),
+            ("remote_address_10.1.2.3", "remote_address_10_1_2_3"),
+            ("remote_address_2001:db8::1", "remote_address_2001_db8__1"),
+            ("destination_cluster_outbound|80||shop.svc", "destination_cluster_outbound_80__shop.svc"),
+            ("1234.5.6.7890", "1234_5_6_7890"),
+            ("v1.2.3 1.2..3.4 1.2.3.", "v1.2.3 1.2..3.4 1.2.3."),
+            ("é1.2.3.4.5.6.7.8", "é1_2_3_4.5_6_7_8"),
+        ] {
+            assert_eq!(as_there(text), expected);
+        }
+        let one = series(&["a:b", "address_10.1.2.3", "user"], &[1]);
+        assert_eq!(one.path(), "a_b.address_10_1_2_3.user");
+        assert_eq!(one.labels_of(&[shown(b"1.2.3.4|x")])[2], "user_1_2_3_4_x");
     }
 }
