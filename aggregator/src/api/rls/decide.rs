@@ -368,13 +368,14 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// The status of a limit; its reset is not before the wait is over. Envoy shows clients the reset of the limit of which the least is left.
+/// The status of a limit; its reset is not before the wait is over. Of a limit that denies nothing is left, as in the reference service:
+/// Envoy shows clients the limit of which the least is left.
 fn status(shown: &RateLimit, Decision { result, over }: &Decision, wait_s: u64) -> DescriptorStatus {
     let reset_s = i64::try_from(result.reset_ms.div_ceil(1_000).max(wait_s)).unwrap_or(i64::MAX);
     DescriptorStatus {
         code: if *over { Code::OverLimit } else { Code::Ok } as i32,
         current_limit: Some(applied_limit(shown, result)),
-        limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
+        limit_remaining: if *over { 0 } else { u32::try_from(result.remaining).unwrap_or(u32::MAX) },
         duration_until_reset: Some(ProtoDuration { seconds: reset_s, nanos: 0 }),
     }
 }
