@@ -27,6 +27,7 @@ pub fn summary(config: &Config, json: &serde_json::Value) -> String {
     let lines = lines.chain(warnings(rules)).chain(rules.iter().enumerate().flat_map(spelling_warnings));
     let lines = lines.chain(rules.iter().enumerate().filter_map(small_limit)).chain(bare_durations(json));
     let lines = lines.chain(rules.iter().enumerate().filter_map(low_reserve));
+    let lines = lines.chain(rules.iter().enumerate().filter_map(short_ban));
     let lines = lines.chain(rules.iter().enumerate().flat_map(|rule| unmatched_overrides(rule, json)));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
@@ -98,6 +99,19 @@ fn low_reserve((at, rule): (usize, &Rule)) -> Option<String> {
         format!(
             "warning: rules[{at}].cost.reserve: a request may cost {most}, and {reserve} is held until its response; requests under way \
              together may exceed the limit"
+        )
+    })
+}
+
+/// Warns of a ban that ends while what led to it may still count, so that the next one comes after fewer violations.
+fn short_ban((at, rule): (usize, &Rule)) -> Option<String> {
+    let ban = rule.ban.as_ref()?;
+    let least = ban.window_ms.saturating_mul(2);
+    (ban.first_ms < least).then(|| {
+        let [first, window, least] = [ban.first_ms, ban.window_ms, least].map(written);
+        format!(
+            "warning: rules[{at}].ban.duration: after {first}, other Envoys may still count violations from before the ban, as their window is \
+             {window}; use {least} or more"
         )
     })
 }

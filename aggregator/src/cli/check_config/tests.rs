@@ -748,9 +748,24 @@ fn what_a_file_is_taken_for_is_named() {
     assert!(report.contains("a.json: it configures a filter, and a folder is read as"), "{report}");
 }
 
+#[test]
+fn a_ban_that_ends_while_its_violations_count_is_warned_of() {
+    for (window, duration, warned) in
+        [("15m", "15m", true), ("15m", "1799s", true), ("15m", "30m", false), ("1m", "10m", false)]
+    {
+        let ban = format!(r#""ban": {{"threshold": 3, "window": "{window}", "duration": "{duration}"}}"#);
+        let report = valid(&PLUGIN.replace("\"limit\"", &format!("{ban}, \"limit\"")));
+        assert_eq!(report.contains("warning: "), warned, "{report}");
+        let warning = format!("rules[0].ban.duration: after {duration}, other Envoys may still count");
+        assert_eq!(report.contains(&warning), warned, "{report}");
+        assert_eq!(report.contains("as their window is 15m; use 30m or more"), warned, "{report}");
+    }
+}
+
 /// What the repository shows and ships is without warnings.
 #[test]
 fn files_of_the_repository_are_not_warned_of() {
+    const OF_BANS: &str = ".ban.duration: ";
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut checked = 0;
     for name in [
@@ -767,8 +782,10 @@ fn files_of_the_repository_are_not_warned_of() {
     for entry in root.join("examples").read_dir().unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|end| end == "json") {
-            let json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let json = serde_json::from_str(&text).unwrap();
             assert_eq!(conditions::warnings(&json), [""; 0], "{}", path.display());
+            assert!(!valid(&text).contains(OF_BANS), "{}", path.display());
             checked += 1;
         }
     }
@@ -776,7 +793,12 @@ fn files_of_the_repository_are_not_warned_of() {
     for block in page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
         let Ok(Documents::Yaml(documents)) = documents(block.as_bytes()) else { continue };
         for document in documents {
-            assert_eq!(conditions::warnings(&document.value.to_json()), [""; 0], "{block}");
+            let mut json = document.value.to_json();
+            assert_eq!(conditions::warnings(&json), [""; 0], "{block}");
+            if json["rules"].is_array() {
+                json["aggregator"] = json!({ "cluster": "weir_aggregator" });
+                assert!(!valid(&json.to_string()).contains(OF_BANS), "{block}");
+            }
             checked += 1;
         }
     }
