@@ -147,6 +147,10 @@ mod tests {
     fn labels_are_the_reasons_of_the_metric() {
         assert_eq!(StreamError::VARIANTS, FRAME_REASONS);
         assert_eq!(StreamError::TooManyOfAddress(3).label(), "too_many_of_address");
+        let page = include_str!("../../METRICS.md");
+        for label in StreamError::VARIANTS {
+            assert!(page.contains(&format!("`{label}`")), "METRICS.md lacks {label}");
+        }
     }
 
     #[test]
