@@ -6,7 +6,7 @@
 //! 2. If the region has to be queried, the request waits: the [`Worker`] sends the query and receives the answer.
 //! 3. `verdict`: the decision is counted and becomes an [`Effect`].
 //!
-//! `dispatch` applies the effects, as applying one may call back into the VM.
+//! `perform` applies the effects while no plugin is borrowed, as applying one may call back into the VM.
 
 mod configure;
 mod request;
