@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
 use tonic::metadata::MetadataMap;
@@ -85,6 +85,7 @@ impl RateLimitService {
 
     /// Reads nothing of the call's body before its caller is authenticated.
     async fn respond(self, request: http::Request<Incoming>) -> http::Response<Body> {
+        let began = Instant::now();
         let outcome = Arc::<OnceLock<Outcome>>::default();
         let span = self.0.services.telemetry.rpc(SERVICE, METHOD, request.headers());
         let connection = request.extensions().get::<ConnectionInfo>();
@@ -116,6 +117,7 @@ impl RateLimitService {
             span.returned(status.map_or(0, |status| status.code() as i32));
         }
         self.count(outcome.get().copied(), &response);
+        self.0.services.metrics.api.rls_answered(began.elapsed());
         response
     }
 

@@ -77,6 +77,8 @@ table! {
         http_requests: Family<Labels, Counter> = "HTTP requests of applications by route and status code class";
         http_seconds: Family<Label, Histogram> = "Time from the head of an HTTP request to its response, by route",
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(1e-5, 4.0, 10))); // 10 µs to 2.6 s
+        rls_seconds: Histogram = "Time from the head of a call of the rate-limit service to its response",
+            Histogram::new(exponential_buckets(1e-5, 4.0, 10)); // 10 µs to 2.6 s
     }
 }
 
@@ -138,6 +140,11 @@ impl ApiMetrics {
     /// Counts a connection that was closed because its address had too many.
     pub fn connection_refused(&self, api: &'static str) {
         self.table.connections_refused.get_or_create(&[("api", api)]).inc();
+    }
+
+    /// Notes how long a call of the rate-limit service took.
+    pub fn rls_answered(&self, took: Duration) {
+        self.table.rls_seconds.observe(took.as_secs_f64());
     }
 
     /// Counts changed files, which are now in force or cannot be used.

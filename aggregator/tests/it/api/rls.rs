@@ -126,6 +126,7 @@ async fn a_limit_is_held_and_shown() {
         (OK, vec![OK]),
         "another user must have a separate count"
     );
+    assert_eq!(service.weir.metric("weir_aggregator_rls_seconds_count"), 5.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
