@@ -4,12 +4,12 @@
 //! If the identifier is an address, networks that contain it apply too.
 
 use super::query::KeyQuery;
-use super::text::text;
 use super::view::{Control, Entry, Exact, Judged, Window};
 use crate::controls::name_and_value;
 use crate::region::exact::{ExactKey, RuleFacts};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
+use crate::telemetry::text::text;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Found, Scratch, Selector, Slot, Subject};

@@ -3,10 +3,10 @@
 
 use super::control::{self, Limits};
 use super::query::KeyQuery;
-use super::text::{encode, identifier, text};
 use super::view::{Control, Exact, TopKey};
 use crate::region::exact::{ExactKey, ExactUsage};
 use crate::region::services::Services;
+use crate::telemetry::text::{encode, identifier, text};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};

@@ -4,11 +4,11 @@
 use super::control::{self, Limits, namespace_of};
 use super::exact;
 use super::query::KeyQuery;
-use super::text::{encode, identifier, text};
 use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Window};
 use crate::controls::NAME_THE_DIGEST;
 use crate::region::services::Services;
 use crate::region::status::counters;
+use crate::telemetry::text::{encode, identifier, text};
 use std::collections::BTreeSet;
 use weir_core::control::name_of;
 use weir_core::fields::written;

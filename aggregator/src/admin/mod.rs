@@ -17,7 +17,6 @@ pub mod parts;
 pub mod query;
 pub mod rules;
 pub mod shared;
-pub mod text;
 pub mod top;
 pub mod view;
 

@@ -1,12 +1,12 @@
 //! `/v1/parts`: the state of this aggregator, its Envoys, its peers, the stores and the other regions.
 
-use super::text::text;
 use crate::region::services::Services;
 use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers::{self, FRESH_MS, PeerStatus};
 use crate::region::status::streams::Envoy;
 use crate::telemetry::metrics::recent::{RecentCalls, RefusedStream};
 use crate::telemetry::metrics::{Api, Operation};
+use crate::telemetry::text::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_core::model::breaker::State;

@@ -8,10 +8,10 @@
 use super::control::{Limits, only_shadow};
 use super::exact;
 use super::query::TopQuery;
-use super::text::{encode, identifier, text};
 use super::view::TopKey;
 use crate::region::services::Services;
 use crate::region::status::top::Scan;
+use crate::telemetry::text::{encode, identifier, text};
 use serde::{Deserialize, Serialize};
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::region::top::{KeyUsage, Match, Ranked};

@@ -330,7 +330,7 @@ impl Control {
 impl Entry {
     /// Identifies the entry, as in `overrides list` and `overrides audit`.
     fn named(&self) -> String {
-        let plain = |text: &str| super::text::identifier(text.as_bytes());
+        let plain = |text: &str| crate::telemetry::text::identifier(text.as_bytes());
         let target = match (&self.identifier, &self.network) {
             (Some(identifier), _) => format!("identifier {}", plain(identifier)),
             (None, Some(network)) => format!("network {network}"),

@@ -1,7 +1,7 @@
 //! The fields of a log line as text. What a peer or a store has sent may be in any of them, so characters that a terminal would
 //! interpret are escaped, and an event is one line.
 
-use crate::admin::text::identifier;
+use crate::telemetry::text::identifier;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::debug_fn;

@@ -1,6 +1,6 @@
 //! Exit codes and errors of the commands.
 
-use crate::admin::text::{identifier, is_seen};
+use crate::telemetry::text::{identifier, is_seen};
 use std::fmt::{Display, Write};
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -3,8 +3,8 @@
 use super::arguments::Server;
 use super::trust::secured;
 
-use crate::admin::text::encode;
 use crate::cli::client::{self, ExchangeError};
+use crate::telemetry::text::encode;
 use anyhow::{Context, bail};
 use http_body_util::Full;
 use hyper::body::Bytes;

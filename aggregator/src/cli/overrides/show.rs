@@ -1,6 +1,6 @@
 //! Formats live control as text.
 
-use crate::admin::text::identifier;
+use crate::telemetry::text::identifier;
 use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_core::fields::written;

@@ -82,7 +82,7 @@ pub fn right(text: &str, width: usize) -> String {
 
 /// Escapes characters that a terminal would interpret.
 pub fn plain(text: &str) -> String {
-    crate::admin::text::identifier(text.as_bytes())
+    crate::telemetry::text::identifier(text.as_bytes())
 }
 
 #[cfg(test)]

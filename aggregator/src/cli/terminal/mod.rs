@@ -13,10 +13,10 @@ pub mod screen;
 mod snapshot;
 pub mod tables;
 
-use crate::admin::text::encode;
 use crate::admin::top::Top;
 use crate::admin::view::Explanation;
 use crate::cli::outcome::plain_json;
+use crate::telemetry::text::encode;
 use client::Client;
 use std::io::{IsTerminal, Write, stdin, stdout};
 

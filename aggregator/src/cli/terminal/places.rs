@@ -5,10 +5,10 @@ use super::client::Client;
 use super::error::TerminalError;
 use super::format::plain;
 use crate::admin::rules::Rules;
-use crate::admin::text::encode;
 use crate::admin::top::Top;
 use crate::admin::view::Explanation;
 use crate::controls::NAME_THE_DIGEST;
+use crate::telemetry::text::encode;
 use std::collections::BTreeSet;
 
 /// Most namespaces and zones that are asked for one identifier.

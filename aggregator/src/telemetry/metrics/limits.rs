@@ -5,6 +5,7 @@
 //! where the configuration asks for them, and of each limit at most [`MAX_VALUES`]: the hits of further ones, and of long ones, are in the
 //! limit's own series. A configuration that replaces another one continues its series; the series of limits that it lacks end.
 
+use crate::telemetry::text::identifier;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -149,12 +150,7 @@ impl Sums {
 
 /// A value as a label. Clients send any bytes.
 fn shown(value: &[u8]) -> String {
-    let text = String::from_utf8_lossy(value);
-    let shown: String = text
-        .chars()
-        .flat_map(|one| if one.is_control() { one.escape_default().collect() } else { vec![one] })
-        .collect();
-    as_there(&shown)
+    as_there(&identifier(value))
 }
 
 /// A label as the reference service writes it for statsd: with `_` in place of each `:` and `|`, and of the dots of an IPv4 address.
@@ -301,7 +297,8 @@ mod tests {
         let one = series(&["d", "path", "user"], &[1]);
         metrics.replace(vec![one.clone()]);
         let count = |user: &[u8]| one.count(decided(0, false), [&b"/"[..], user].into_iter());
-        for user in 0..MAX_VALUES {
+        count(b"\r\xff");
+        for user in 1..MAX_VALUES {
             count(user.to_string().as_bytes());
         }
         for user in [&[b'x'; MAX_VALUE_BYTES + 1][..], b"one too many", b"7"] {
@@ -309,7 +306,7 @@ mod tests {
         }
         let hits: BTreeMap<String, u64> = hits(&metrics).into_iter().collect();
         assert_eq!((hits.len(), hits["d path user"], hits["d path user_7"]), (MAX_VALUES + 1, 4, 4));
-        assert_eq!(shown(b"a\r\n\xff"), "a\\r\\n\u{fffd}");
+        assert_eq!(hits["d path user_\\u{d}\u{fffd}"], 2, "{hits:?}");
     }
 
     #[test]

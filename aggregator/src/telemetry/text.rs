@@ -1,4 +1,4 @@
-//! Bytes as text: identifiers come from headers and may contain any bytes.
+//! Bytes as text, for operators: identifiers come from headers and may contain any bytes.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
