@@ -4,7 +4,7 @@
 //! If the identifier is an address, networks that contain it apply too.
 
 use super::query::KeyQuery;
-use super::view::{Control, Entry, Exact, Judged, Window};
+use super::view::{Control, Entry, Exact, ShadowDenial, Window};
 use crate::controls::name_and_value;
 use crate::region::exact::{ExactKey, RuleFacts};
 use crate::region::services::Services;
@@ -249,7 +249,7 @@ pub fn judge_exact(exact: &mut Exact, control: Control, now: UnixMs) {
     }
     exact.control = control;
     if exact.shadow && exact.passes == Some(false) {
-        exact.but_for_shadow = Some(Judged { passes: false, wait_ms: exact.wait_ms });
+        exact.but_for_shadow = Some(ShadowDenial { wait_ms: exact.wait_ms });
         (exact.passes, exact.wait_ms) = (Some(true), Some(0));
     }
 }
@@ -265,7 +265,7 @@ pub fn judge(window: &mut Window, control: Control, now: UnixMs) {
     window.control = control;
     let is_shadow = !window.rules.is_empty() && window.rules.iter().all(|rule| rule.shadow);
     if is_shadow && window.passes == Some(false) {
-        window.but_for_shadow = Some(Judged { passes: false, wait_ms: window.wait_ms });
+        window.but_for_shadow = Some(ShadowDenial { wait_ms: window.wait_ms });
         (window.passes, window.wait_ms) = (Some(true), Some(0));
     }
 }

@@ -68,7 +68,7 @@ pub struct TopKey {
     /// Milliseconds until a cost of 1 passes, if nothing more is used: 0 if it passes now, absent if it never does.
     pub wait_ms: Option<u64>,
     /// The outcome of a request now if no rule were in shadow mode; only if it would be denied then.
-    pub but_for_shadow: Option<Judged>,
+    pub but_for_shadow: Option<ShadowDenial>,
     /// Requests on a log or a ledger that this aggregator denied lately. Absent for windows, which Envoys decide.
     pub denied: Option<u64>,
     /// Milliseconds since the use was read: a ledger is shown as of its last decision.
@@ -78,10 +78,10 @@ pub struct TopKey {
 impl TopKey {
     /// The same key if all its rules are in shadow mode: a request passes.
     pub fn in_shadow(self) -> TopKey {
-        let judged = Judged { passes: false, wait_ms: self.wait_ms };
+        let denial = ShadowDenial { wait_ms: self.wait_ms };
         match self.wait_ms {
             Some(0) => self,
-            _ => TopKey { wait_ms: Some(0), but_for_shadow: Some(judged), ..self },
+            _ => TopKey { wait_ms: Some(0), but_for_shadow: Some(denial), ..self },
         }
     }
 }
@@ -111,7 +111,7 @@ pub struct Exact {
     /// Milliseconds until a cost of 1 would pass if nothing more is used; absent if it never does.
     pub wait_ms: Option<u64>,
     /// The outcome without shadow mode, if the rule is in shadow mode and would deny.
-    pub but_for_shadow: Option<Judged>,
+    pub but_for_shadow: Option<ShadowDenial>,
     /// Requests that this aggregator denied lately; Envoys deny more by themselves.
     pub denied: u64,
     /// Why the use could not be read.
@@ -146,7 +146,7 @@ pub struct Window {
     pub outdated: bool,
     /// The outcome without shadow mode, if all rules that count here are in shadow mode and would deny. `passes` and
     /// `wait_ms` are the actual outcome.
-    pub but_for_shadow: Option<Judged>,
+    pub but_for_shadow: Option<ShadowDenial>,
     /// Live control for this window.
     pub control: Control,
     /// Rules that count here, as reported by filters.
@@ -155,13 +155,11 @@ pub struct Window {
     pub cells: Vec<Cell>,
 }
 
-/// The predicted outcome of a request.
+/// A denial that shadow mode prevents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Judged {
-    /// Whether a cost of 1 would pass.
-    pub passes: bool,
-    /// Milliseconds until it would pass; absent if it never does.
+pub struct ShadowDenial {
+    /// Milliseconds until a cost of 1 would pass; absent if it never does.
     pub wait_ms: Option<u64>,
 }
 
