@@ -6,7 +6,7 @@
 use super::query::KeyQuery;
 use super::view::{Control, Entry, Exact, ShadowDenial, Window};
 use crate::controls::name_and_value;
-use crate::region::exact::{ExactKey, RuleFacts};
+use crate::region::exact::RuleFacts;
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use crate::telemetry::text::text;
@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
-use weir_core::model::exact::AlgorithmKind;
+use weir_core::model::exact::{AlgorithmKind, ExactKey};
 use weir_core::model::key::KeyParts;
 use weir_core::model::named::Namespace;
 use weir_core::model::time::UnixMs;
@@ -172,10 +172,10 @@ impl<'a> Limits<'a> {
     /// What rules state of an exact key.
     pub fn ruled(&self, key: &ExactKey) -> RuleFacts<'_> {
         match key {
-            ExactKey::Log(key) => {
-                let parts = key.parts();
-                let namespace = Namespace { workspace: parts.workspace, name: parts.namespace };
-                let rules = self.rules_by(namespace, AlgorithmKind::Log, parts.duration_ms);
+            ExactKey::Log(own) => {
+                let KeyParts { workspace, namespace, duration_ms, .. } = own.parts();
+                let namespace = Namespace { workspace, name: namespace };
+                let rules = self.rules_by(namespace, key.kind(), duration_ms);
                 RuleFacts { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {

@@ -4,13 +4,13 @@
 use super::control::{self, Limits};
 use super::query::KeyQuery;
 use super::view::{Control, Exact, TopKey};
-use crate::region::exact::{ExactKey, ExactUsage};
+use crate::region::exact::ExactUsage;
 use crate::region::services::Services;
 use crate::telemetry::text::{encode, identifier, text};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};
-use weir_core::model::exact::{AlgorithmKind, MAX_LOG_LIMIT};
+use weir_core::matching::canonical::split_epoch;
+use weir_core::model::exact::{Algorithm, ExactKey};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::named::Namespace;
 
@@ -67,51 +67,43 @@ async fn read(services: &Services, exact: &mut Exact, (key, most): (&ExactKey, u
     }
 }
 
-/// The limits of the namespace's rules, or of the zone; and logs that were decided lately without a rule.
+/// The limits of the namespace's rules, or of the zone; and those with a window of their own that were decided lately without a rule.
 fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limits<'_>) -> Vec<Wanted> {
     let now = services.now();
-    let control_of = |window_ms| control::control_of(services, query, canonical, window_ms, now);
-    let ledger = |zone, exact| {
-        let (control, mut bucket) = (control_of(0), Vec::new());
-        identifier_in_epoch(canonical, control.epoch, &mut bucket);
-        let exact = Exact { algorithm: AlgorithmKind::Ledger.name().to_owned(), zone: Some(zone), ..exact };
-        Wanted { exact, key: Ok(ExactKey::Ledger { zone, bucket: bucket.into() }), most: 0, control }
-    };
-    let log = |window_ms, limit: u64, exact| {
-        let control = control_of(window_ms);
+    let want = |algorithm: Algorithm, window_ms, limit: u64, exact| {
+        let (zone, workspace, namespace) = (algorithm.zone(), &query.workspace, &query.namespace);
+        let window_ms = if zone.is_none() { window_ms } else { 0 };
+        let control = control::control_of(services, query, canonical, window_ms, now);
         let parts = KeyParts {
-            workspace: &query.workspace,
-            namespace: &query.namespace,
+            workspace,
+            namespace,
             identifier: canonical,
             duration_ms: window_ms,
             epoch: control.epoch,
             resolution: 1,
         };
-        let key = Key::new(&parts).map(ExactKey::Log).map_err(|error| error.to_string());
-        let most = control.limit_over(&[limit], None).unwrap_or(limit).min(MAX_LOG_LIMIT);
-        let exact =
-            Exact { algorithm: AlgorithmKind::Log.name().to_owned(), window_ms, limit: Some(most), ..exact };
-        Wanted { exact, key, most, control }
+        let key = algorithm.exact_key(&parts).map_err(|error| error.to_string()).transpose()?;
+        let most = control.limit_over(&[limit], None).unwrap_or(limit).min(algorithm.max_limit());
+        let limit = zone.is_none().then_some(most);
+        let exact = Exact { algorithm: algorithm.kind().name().to_owned(), zone, window_ms, limit, ..exact };
+        Some(Wanted { exact, key, most, control })
     };
     if let Some(zone) = query.zone {
-        return vec![ledger(zone, Exact::default())];
+        return want(Algorithm::Ledger { zone }, 0, 0, Exact::default()).into_iter().collect();
     }
     let mut wanted = Vec::new();
     for rule in limits.rules_in(&query.workspace, &query.namespace) {
+        let Some(algorithm) = rule.algorithm().filter(|algorithm| algorithm.kind().is_exact()) else { continue };
         let exact = Exact { name: rule.name.clone(), shadow: rule.shadow, ..Exact::default() };
-        match AlgorithmKind::of(&rule.algorithm) {
-            Some(AlgorithmKind::Log) => wanted.push(log(rule.window_ms, rule.limit, exact)),
-            Some(AlgorithmKind::Ledger) => wanted.push(ledger(rule.zone, exact)),
-            Some(AlgorithmKind::Window) | None => {}
-        }
+        wanted.extend(want(algorithm, rule.window_ms, rule.limit, exact));
     }
     for ExactUsage { key, usage, window_ms, .. } in services.exact.of_identifier(canonical) {
-        let ExactKey::Log(of_log) = &key else { continue };
-        let parts = of_log.parts();
+        let Some(parts) = key.own().map(Key::parts) else { continue };
         let is_here = parts.workspace == query.workspace && parts.namespace == query.namespace;
         if is_here && !wanted.iter().any(|one| one.key.as_ref() == Ok(&key)) {
-            let lately = log(window_ms, usage.limit.unwrap_or_default(), Exact::default());
-            wanted.push(Wanted { key: Ok(key), ..lately });
+            let (algorithm, limit) = (key.kind().algorithm(0), usage.limit.unwrap_or_default());
+            let lately = want(algorithm, window_ms, limit, Exact::default());
+            wanted.extend(lately.map(|lately| Wanted { key: Ok(key), ..lately }));
         }
     }
     wanted
@@ -120,7 +112,25 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
 /// A key as displayed.
 pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
     let usage = found.usage;
-    let shown = TopKey {
+    let (namespace, canonical, epoch, zone) = match &found.key {
+        ExactKey::Ledger { zone, bucket } => {
+            let (canonical, epoch) = split_epoch(bucket);
+            let Namespace { workspace, name } = limits.namespace_of(*zone).unwrap_or_default();
+            (Namespace { workspace: workspace.to_owned(), name: name.to_owned() }, canonical, epoch, Some(*zone))
+        }
+        ExactKey::Log(key) => {
+            let KeyParts { workspace, namespace, identifier, epoch, .. } = key.parts();
+            (Namespace { workspace: text(workspace), name: text(namespace) }, identifier, epoch, None)
+        }
+    };
+    let key = TopKey {
+        workspace: namespace.workspace,
+        namespace: namespace.name,
+        identifier: identifier(canonical),
+        counted: encode(canonical),
+        epoch,
+        zone,
+        algorithm: found.key.kind().name().to_owned(),
         duration_ms: found.window_ms,
         resolution: 1,
         used: usage.used,
@@ -129,34 +139,6 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
         denied: Some(found.denied),
         age_ms: found.age_ms,
         ..TopKey::default()
-    };
-    let key = match &found.key {
-        ExactKey::Log(key) => {
-            let parts = key.parts();
-            TopKey {
-                workspace: text(parts.workspace),
-                namespace: text(parts.namespace),
-                identifier: identifier(parts.identifier),
-                counted: encode(parts.identifier),
-                epoch: parts.epoch,
-                algorithm: AlgorithmKind::Log.name().to_owned(),
-                ..shown
-            }
-        }
-        ExactKey::Ledger { zone, bucket } => {
-            let (canonical, epoch) = split_epoch(bucket);
-            let Namespace { workspace, name } = limits.namespace_of(*zone).unwrap_or_default();
-            TopKey {
-                workspace: workspace.to_owned(),
-                namespace: name.to_owned(),
-                identifier: identifier(canonical),
-                counted: encode(canonical),
-                epoch,
-                zone: Some(*zone),
-                algorithm: AlgorithmKind::Ledger.name().to_owned(),
-                ..shown
-            }
-        }
     };
     if limits.ruled(&found.key).shadow { key.in_shadow() } else { key }
 }

@@ -3,7 +3,8 @@
 //! A rule's [`Algorithm`] decides where its limit is decided. A window is decided by the limiter of each node. A log is decided in Redis or
 //! in the aggregator's memory, a ledger in the database. The [`Charge`]s of one request pass together or not at all.
 
-use crate::model::key::{Key, KeyError, MAX_TEXT_BYTES};
+use crate::matching::canonical::identifier_in_epoch;
+use crate::model::key::{Key, KeyError, KeyParts, MAX_TEXT_BYTES};
 use crate::model::window::MAX_COUNT;
 use crate::model::wire;
 use alloc::boxed::Box;
@@ -69,6 +70,24 @@ impl AlgorithmKind {
         }
     }
 
+    /// The algorithm of this kind. Only a ledger has a zone.
+    pub fn algorithm(self, zone: u32) -> Algorithm {
+        match self {
+            AlgorithmKind::Window => Algorithm::Window,
+            AlgorithmKind::Log => Algorithm::Log,
+            AlgorithmKind::Ledger => Algorithm::Ledger { zone },
+        }
+    }
+
+    /// Highest limit that has an effect; 0 for a ledger, whose zone has it.
+    pub const fn max_limit(self) -> u64 {
+        match self {
+            AlgorithmKind::Window => MAX_COUNT,
+            AlgorithmKind::Log => MAX_LOG_LIMIT,
+            AlgorithmKind::Ledger => 0,
+        }
+    }
+
     /// Whether a store decides each request, and not the counts of an Envoy.
     pub fn is_exact(self) -> bool {
         AlgorithmKind::EXACT.contains(&self)
@@ -100,38 +119,44 @@ impl Algorithm {
 
     /// Highest limit that has an effect; 0 for a ledger, whose zone has it.
     pub fn max_limit(self) -> u64 {
-        match self {
-            Algorithm::Window => MAX_COUNT,
-            Algorithm::Log => MAX_LOG_LIMIT,
-            Algorithm::Ledger { .. } => 0,
-        }
+        self.kind().max_limit()
+    }
+
+    /// What its store counts on, for a key of these parts; `None` for windows, which no store decides.
+    pub fn exact_key(self, parts: &KeyParts<'_>) -> Result<Option<ExactKey>, KeyError> {
+        Ok(match self {
+            Algorithm::Window => None,
+            Algorithm::Log => Some(ExactKey::Log(Key::new(parts)?)),
+            Algorithm::Ledger { zone } => {
+                let mut bucket = Vec::new();
+                identifier_in_epoch(parts.identifier, parts.epoch, &mut bucket);
+                Some(ExactKey::Ledger { zone, bucket: bucket.into() })
+            }
+        })
     }
 }
 
 /// One charge of a request to an exact limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The limit.
-    pub limit: Limit,
+    /// What the limit counts on.
+    pub key: ExactKey,
+    /// Most that may be used in a window, at most [`AlgorithmKind::max_limit`]; 0 for a ledger, whose zone has it.
+    pub most: u64,
     /// Cost of the request; 0 only checks.
     pub cost: u64,
 }
 
-/// An exact limit for one identifier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// At most `most` in any window of the key's duration.
-    Log {
-        /// The key; its epoch separates use before and after a reset.
-        key: Key,
-        /// Sum of costs, at most [`MAX_LOG_LIMIT`].
-        most: u64,
-    },
-    /// A zone of the ledger.
+/// What an exact limit counts on: one identifier under one limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExactKey {
+    /// The key of a log. Its duration is the window; its epoch separates use before and after a reset.
+    Log(Key),
+    /// A bucket of a zone of the ledger.
     Ledger {
         /// The zone.
         zone: u32,
-        /// The identifier in canonical form, at most [`MAX_TEXT_BYTES`] bytes.
+        /// The identifier in canonical form with its epoch, at most [`MAX_TEXT_BYTES`] bytes.
         bucket: Box<[u8]>,
     },
 }
@@ -201,12 +226,28 @@ impl ExactRequestId {
     }
 }
 
-impl Limit {
+impl ExactKey {
     /// The kind of its algorithm.
     pub fn kind(&self) -> AlgorithmKind {
         match self {
-            Limit::Log { .. } => AlgorithmKind::Log,
-            Limit::Ledger { .. } => AlgorithmKind::Ledger,
+            ExactKey::Log(_) => AlgorithmKind::Log,
+            ExactKey::Ledger { .. } => AlgorithmKind::Ledger,
+        }
+    }
+
+    /// Its key, if the limit has a window of its own; `None` for a ledger.
+    pub fn own(&self) -> Option<&Key> {
+        match self {
+            ExactKey::Log(key) => Some(key),
+            ExactKey::Ledger { .. } => None,
+        }
+    }
+
+    /// The identifier; for a ledger with its epoch.
+    pub fn identifier(&self) -> &[u8] {
+        match self {
+            ExactKey::Log(key) => key.parts().identifier,
+            ExactKey::Ledger { bucket, .. } => bucket,
         }
     }
 }
@@ -214,11 +255,11 @@ impl Limit {
 impl Charge {
     /// The wire format.
     pub fn to_wire(&self) -> wire::Charge {
-        let (log, ledger) = match &self.limit {
-            Limit::Log { key, most } => {
-                (Some(wire::LogLimit { key: key.as_bytes().to_vec(), most: *most }), None)
+        let (log, ledger) = match &self.key {
+            ExactKey::Log(key) => {
+                (Some(wire::LogLimit { key: key.as_bytes().to_vec(), most: self.most }), None)
             }
-            Limit::Ledger { zone, bucket } => {
+            ExactKey::Ledger { zone, bucket } => {
                 (None, Some(wire::LedgerLimit { zone: *zone, bucket: bucket.to_vec() }))
             }
         };
@@ -227,19 +268,24 @@ impl Charge {
 
     /// Reads the wire format. Of a log, which holds much less, numbers above its most are reduced to that.
     pub fn from_wire(charge: &wire::Charge) -> Result<Charge, ChargeError> {
-        let limit = match (&charge.log, &charge.ledger) {
-            (Some(log), None) => Limit::Log { key: Key::parse(&log.key)?, most: log.most.min(MAX_LOG_LIMIT) },
-            (None, Some(ledger)) if ledger.bucket.len() <= MAX_TEXT_BYTES => {
-                Limit::Ledger { zone: ledger.zone, bucket: ledger.bucket.as_slice().into() }
+        let cost = charge.cost.min(MAX_COUNT);
+        match (&charge.log, &charge.ledger) {
+            (Some(log), None) => {
+                let (key, most) = (ExactKey::Log(Key::parse(&log.key)?), log.most.min(MAX_LOG_LIMIT));
+                Ok(Charge { key, most, cost })
             }
-            (None, Some(ledger)) => return Err(ChargeError::Bucket(ledger.bucket.len())),
-            _ => return Err(ChargeError::Limit),
-        };
-        let cost = match &limit {
-            Limit::Ledger { .. } if charge.cost > MAX_COUNT => return Err(ChargeError::Cost(charge.cost)),
-            Limit::Log { .. } | Limit::Ledger { .. } => charge.cost.min(MAX_COUNT),
-        };
-        Ok(Charge { limit, cost })
+            (None, Some(wire::LedgerLimit { zone, bucket })) => {
+                if bucket.len() > MAX_TEXT_BYTES {
+                    return Err(ChargeError::Bucket(bucket.len()));
+                }
+                if cost < charge.cost {
+                    return Err(ChargeError::Cost(charge.cost));
+                }
+                let key = ExactKey::Ledger { zone: *zone, bucket: bucket.as_slice().into() };
+                Ok(Charge { key, most: 0, cost })
+            }
+            _ => Err(ChargeError::Limit),
+        }
     }
 }
 
@@ -319,7 +365,6 @@ pub fn charges(request: &wire::ExactRequest) -> Result<Vec<Charge>, ChargeError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key::KeyParts;
 
     fn key() -> Key {
         let parts = KeyParts {
@@ -335,10 +380,9 @@ mod tests {
 
     #[test]
     fn charges_and_results_survive_encoding() {
-        let limits =
-            [Limit::Log { key: key(), most: 7 }, Limit::Ledger { zone: 9, bucket: b"b".as_slice().into() }];
-        for limit in limits {
-            let charge = Charge { limit, cost: 2 };
+        let ledger = ExactKey::Ledger { zone: 9, bucket: b"b".as_slice().into() };
+        for (key, most) in [(ExactKey::Log(key()), 7), (ledger, 0)] {
+            let charge = Charge { key, most, cost: 2 };
             assert_eq!(Charge::from_wire(&charge.to_wire()), Ok(charge));
         }
         let verdicts = [
@@ -374,10 +418,7 @@ mod tests {
         assert_eq!(charge(None, Some(ledger)), Err(ChargeError::Cost(u64::MAX)));
         let bad = wire::LogLimit { key: Vec::new(), ..log.clone() };
         assert_eq!(charge(Some(bad), None), Err(ChargeError::Key(KeyError::Malformed)));
-        let clamped = Charge {
-            limit: Limit::Log { key: key(), most: MAX_LOG_LIMIT },
-            cost: crate::model::window::MAX_COUNT,
-        };
+        let clamped = Charge { key: ExactKey::Log(key()), most: MAX_LOG_LIMIT, cost: MAX_COUNT };
         assert_eq!(charge(Some(log), None), Ok(clamped));
     }
 }

@@ -1,9 +1,8 @@
 //! One check of a call, its validation, and the answer.
 
-use weir_core::matching::canonical::identifier_in_epoch;
-use weir_core::model::exact::{Algorithm, Charge, ChargeResult, Limit, MAX_LOG_LIMIT, Verdict};
+use weir_core::model::exact::{Algorithm, Charge, ChargeResult, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::key::{
-    HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES, RESERVED_PREFIX, is_reserved,
+    HARD_LIMIT_RESOLUTION, KeyError, KeyParts, MAX_TEXT_BYTES, RESERVED_PREFIX, is_reserved,
 };
 use weir_core::model::window::{MAX_COUNT, MAX_LIMIT};
 
@@ -105,7 +104,7 @@ impl LimitCheck {
             let is_recordable = self.cost <= MAX_COUNT;
             return is_recordable.then_some(()).ok_or(LimitCheckError::Cost(self.cost));
         }
-        if self.algorithm == Algorithm::Log && self.limit > MAX_LOG_LIMIT {
+        if self.algorithm.kind().is_exact() && self.limit > self.algorithm.max_limit() {
             return Err(LimitCheckError::LogLimit(self.limit));
         }
         match self.parts(0).check() {
@@ -139,16 +138,9 @@ impl LimitCheck {
 
     /// Its charge, if the limit is a log or a ledger.
     pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, LimitCheckError> {
-        let limit = match self.algorithm {
-            Algorithm::Window => return Ok(None),
-            Algorithm::Log => Limit::Log { key: Key::new(&self.parts(epoch))?, most: self.limit },
-            Algorithm::Ledger { zone } => {
-                let mut bucket = Vec::new();
-                identifier_in_epoch(&self.identifier, epoch, &mut bucket);
-                Limit::Ledger { zone, bucket: bucket.into() }
-            }
-        };
-        Ok(Some(Charge { limit, cost: self.cost.min(MAX_COUNT) }))
+        let key = self.algorithm.exact_key(&self.parts(epoch))?;
+        let most = self.limit.min(self.algorithm.max_limit());
+        Ok(key.map(|key| Charge { key, most, cost: self.cost.min(MAX_COUNT) }))
     }
 
     /// The decision if the check was not tried.

@@ -4,7 +4,7 @@ use super::problem::{MAX_PROBLEMS, Problem};
 use crate::api::{Failure, LimitCheck};
 use std::time::Duration;
 use weir_core::fields::{Bounds, Errors, Fields, Node, Span, Value};
-use weir_core::model::exact::{Algorithm, AlgorithmKind, MAX_LOG_LIMIT};
+use weir_core::model::exact::{Algorithm, AlgorithmKind};
 use weir_core::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES, RESERVED_PREFIX, is_reserved};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::rules::identifier::identifier_of;
@@ -150,11 +150,6 @@ struct Limited {
 }
 
 fn limited(kind: AlgorithmKind, fields: Fields<'_>, errors: &mut Errors) -> Option<Limited> {
-    let (algorithm, most) = if kind == AlgorithmKind::Log {
-        (Algorithm::Log, MAX_LOG_LIMIT)
-    } else {
-        (Algorithm::Window, MAX_COUNT)
-    };
     let namespace = fields.or("namespace", DEFAULT_NAMESPACE, errors, |node, errors| {
         let name = node.plain_text(MAX_NAMESPACE_BYTES, errors)?;
         match is_reserved(name.as_bytes()) {
@@ -165,14 +160,14 @@ fn limited(kind: AlgorithmKind, fields: Fields<'_>, errors: &mut Errors) -> Opti
         }
     });
     let expected = "how much may be used in the duration, such as 100";
-    let limit = fields.required("limit", expected, errors, |n, e| n.integer(0..=most, e));
+    let limit = fields.required("limit", expected, errors, |n, e| n.integer(0..=kind.max_limit(), e));
     let expected = "the window, such as \"1m\" or 60000";
     let duration = fields.required("duration", expected, errors, |node, errors| {
         Span::WINDOW.read(node, errors).map(|ms| (node, ms))
     });
-    if kind == AlgorithmKind::Log {
-        let why = "no window of a log ever holds more than its limit; leave it out";
-        fields.reject_given(&["hard_limit"], why, errors);
+    if kind.is_exact() {
+        let why = format!("no window of a {} ever holds more than its limit; leave it out", kind.word());
+        fields.reject_given(&["hard_limit"], &why, errors);
     }
     fields.reject_given(
         &["zone"],
@@ -185,7 +180,7 @@ fn limited(kind: AlgorithmKind, fields: Fields<'_>, errors: &mut Errors) -> Opti
         return duration.reject(errors, "is too fine for a hard limit", "a multiple of 10ms");
     }
     let namespace = namespace?.as_bytes().to_vec();
-    Some(Limited { algorithm, namespace, duration_ms, hard_limit, limit: limit? })
+    Some(Limited { algorithm: kind.algorithm(0), namespace, duration_ms, hard_limit, limit: limit? })
 }
 
 fn ledger(fields: Fields<'_>, errors: &mut Errors) -> Option<Limited> {
@@ -406,7 +401,7 @@ mod tests {
                 let [check] = request.checks.try_into().unwrap();
                 prop_assert!(check.limit <= MAX_COUNT && check.cost <= MAX_COUNT);
                 prop_assert!((1..=64).contains(&check.identifier.len()));
-                prop_assert!(check.algorithm != Algorithm::Log || check.limit <= MAX_LOG_LIMIT);
+                prop_assert!(check.algorithm != Algorithm::Log || check.limit <= 100_000);
                 prop_assert!(algorithm == "ledger" || (MIN_DURATION_MS..=MAX_DURATION_MS).contains(&check.duration_ms));
             }
         }

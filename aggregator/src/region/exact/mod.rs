@@ -14,7 +14,7 @@ mod recent;
 mod stores;
 
 pub use history::{History, HistoryQuery, Recorded, Unread};
-pub use recent::{ExactKey, ExactUsage, Nearest, RuleFacts};
+pub use recent::{ExactUsage, Nearest, RuleFacts};
 
 use crate::database::{BucketUse, Database};
 use crate::redis::Store;
@@ -27,7 +27,7 @@ use stores::{Refunds, Stores, micros};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
+use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId};
 use weir_core::region::top::Match;
 use weir_core::replication::exact::mixed::{MixedRequest, Step};
 use weir_core::replication::exact::refund::Withdrawal;

@@ -8,9 +8,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::generations::Generations;
-use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, EntryId, LogCharge};
 use weir_core::region::top::{KeyUsage, MAX_TOP, Match};
 
@@ -20,20 +19,6 @@ const MAX_KEYS: usize = 8_192;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one reading.
 const WITHIN: Duration = Duration::from_millis(200);
-
-/// A key of a log, or a bucket of a ledger.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ExactKey {
-    /// A log; its duration is the window.
-    Log(Key),
-    /// A bucket of a zone.
-    Ledger {
-        /// The zone.
-        zone: u32,
-        /// The identifier, with its epoch.
-        bucket: Box<[u8]>,
-    },
-}
 
 /// The use of an exact key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,23 +84,6 @@ impl Default for Recent {
     }
 }
 
-impl ExactKey {
-    fn of(limit: &Limit) -> ExactKey {
-        match limit {
-            Limit::Log { key, .. } => ExactKey::Log(key.clone()),
-            Limit::Ledger { zone, bucket } => ExactKey::Ledger { zone: *zone, bucket: bucket.clone() },
-        }
-    }
-
-    /// The identifier; for a ledger with its epoch.
-    pub fn identifier(&self) -> &[u8] {
-        match self {
-            ExactKey::Log(key) => key.parts().identifier,
-            ExactKey::Ledger { bucket, .. } => bucket,
-        }
-    }
-}
-
 impl Seen {
     fn of(result: &ChargeResult, denied: u64, at: Instant) -> Option<Seen> {
         let ChargeResult { limit, remaining, reset_ms, window_ms, .. } = *result;
@@ -153,10 +121,9 @@ impl Recent {
         let now = Instant::now();
         let mut seen = self.seen.lock();
         for (charge, result) in charges.iter().zip(results) {
-            let key = ExactKey::of(&charge.limit);
-            let denied = seen.get(&key).map_or(0, |before| before.denied);
+            let denied = seen.get(&charge.key).map_or(0, |before| before.denied);
             if let Some(decided) = Seen::of(result, denied, now) {
-                seen.insert(key, decided);
+                seen.insert(charge.key.clone(), decided);
             }
         }
     }
@@ -207,10 +174,7 @@ impl Recent {
         let mut nearest = Nearest::default();
         for (key, seen) in self.seen.lock().iter() {
             let RuleFacts { namespace, shadow } = ruled(key);
-            let namespace = match key {
-                ExactKey::Log(key) => key.parts().namespace,
-                ExactKey::Ledger { .. } => namespace,
-            };
+            let namespace = key.own().map_or(namespace, |own| own.parts().namespace);
             let Some(matches) = Match::of(text, key.identifier(), namespace) else { continue };
             let Some(shown) = seen.shown(key, now) else { continue };
             let usage = shown.usage;
@@ -240,7 +204,7 @@ fn sort(keys: &mut [ExactUsage]) {
 async fn read_again(nearest: &mut Nearest, stores: &Stores) {
     let queries = nearest.keys.iter().filter_map(|one| query(&one.key, one.usage.limit?)).collect();
     let results = stores.read(queries, WITHIN).await;
-    let of_logs = nearest.keys.iter_mut().filter(|one| matches!(one.key, ExactKey::Log(_)));
+    let of_logs = nearest.keys.iter_mut().filter(|one| one.key.own().is_some());
     for (one, result) in of_logs.zip(results) {
         if let (Ok(decided), Some(limit)) = (result, one.usage.limit) {
             (one.usage, one.age_ms) = (usage_of(&decided, limit), 0);
@@ -252,9 +216,8 @@ async fn read_again(nearest: &mut Nearest, stores: &Stores) {
 
 /// A query of a log, which charges nothing.
 pub(super) fn query(key: &ExactKey, most: u64) -> Option<LogCharge> {
-    let ExactKey::Log(key) = key else { return None };
     let id = EntryId { request: ExactRequestId([0; 16]), place: 0 };
-    Some(LogCharge { key: key.clone(), id, cost: 0, most })
+    Some(LogCharge { key: key.own()?.clone(), id, cost: 0, most })
 }
 
 /// The use of a log by the answer to a query.
@@ -280,7 +243,7 @@ mod tests {
     use super::*;
 
     fn ledger(bucket: &[u8]) -> Charge {
-        Charge { limit: Limit::Ledger { zone: 3, bucket: bucket.into() }, cost: 1 }
+        Charge { key: ExactKey::Ledger { zone: 3, bucket: bucket.into() }, most: 0, cost: 1 }
     }
 
     fn result(verdict: Verdict, used: u64, limit: u64) -> ChargeResult {

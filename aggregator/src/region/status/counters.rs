@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use weir_core::model::exact::AlgorithmKind;
+use weir_core::model::exact::{Algorithm, AlgorithmKind};
 use weir_core::model::key::MAX_TEXT_BYTES;
 use weir_core::model::outcome::{Outcomes, RuleOutcome};
 use weir_core::model::time::MonoMs;
@@ -104,6 +104,11 @@ struct Counted {
 }
 
 impl Rule {
+    /// Its algorithm, if this aggregator has it.
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        Some(AlgorithmKind::of(&self.algorithm)?.algorithm(self.zone))
+    }
+
     /// Whether it has this algorithm.
     pub fn is(&self, kind: AlgorithmKind) -> bool {
         self.algorithm == kind.name()

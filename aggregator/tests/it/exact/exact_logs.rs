@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use weir_aggregator::redis::Store;
 use weir_aggregator::region::exact::{Exact, RuleFacts, Unread};
 use weir_core::model::exact::{
-    Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict, all_allowed,
+    Charge, ChargeResult, ExactKey, ExactRequestId, MAX_CHARGES, Verdict, all_allowed,
 };
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::replication::exact::refund::Withdrawal;
@@ -28,7 +28,7 @@ fn key_of(name: &str, duration_ms: u64) -> Key {
 }
 
 fn log(name: &str, duration_ms: u64, cost: u64, most: u64) -> Charge {
-    Charge { limit: Limit::Log { key: key_of(name, duration_ms), most }, cost }
+    Charge { key: ExactKey::Log(key_of(name, duration_ms)), most, cost }
 }
 
 /// A log of a minute.
@@ -37,7 +37,7 @@ fn minute(name: &str, cost: u64, most: u64) -> Charge {
 }
 
 fn ledger() -> Charge {
-    Charge { limit: Limit::Ledger { zone: 1, bucket: Box::from(*b"bucket") }, cost: 1 }
+    Charge { key: ExactKey::Ledger { zone: 1, bucket: Box::from(*b"bucket") }, most: 0, cost: 1 }
 }
 
 fn request(number: u64) -> ExactRequestId {
@@ -65,8 +65,8 @@ fn verdicts(results: &[ChargeResult]) -> Vec<&'static str> {
 
 /// The use of a limit, read by a charge of 0.
 async fn used(exact: &Exact, charge: &Charge) -> u64 {
-    let Limit::Log { key, .. } = &charge.limit else { panic!("a log") };
-    let free = Charge { limit: Limit::Log { key: key.clone(), most: 1_000 }, cost: 0 };
+    assert!(charge.key.own().is_some(), "a log");
+    let free = Charge { most: 1_000, cost: 0, ..charge.clone() };
     let result = exact.decide(request(u64::MAX), &[free], AMPLE).await[0];
     assert!(result.is_allowed(), "{result:?}");
     1_000 - result.remaining

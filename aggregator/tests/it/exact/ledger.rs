@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weir_aggregator::database::{Attempt, BucketUse, Database, Deleted, Outcome, Velocity, ZoneChange};
 use weir_aggregator::region::exact::Exact;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::model::wire;
 use weir_core::replication::exact::plan::Transaction;
@@ -213,7 +213,7 @@ async fn attempts_in_unknown_zones_are_not_recorded(store: &Store) {
     if scene.is_mysql() {
         assert_eq!(scene.number("SELECT COUNT(*) FROM zone_bucket_lock").await, 0);
     }
-    let charge = Charge { limit: Limit::Ledger { zone: 8, bucket: b"x".as_slice().into() }, cost: 1 };
+    let charge = Charge { key: ExactKey::Ledger { zone: 8, bucket: b"x".as_slice().into() }, most: 0, cost: 1 };
     let unknown = Exact::new(None, Some(database)).decide(ExactRequestId::of(1, 1), &[charge], WITHIN).await;
     assert_eq!(unknown, [ChargeResult::UNDECIDED]);
     let empty = store.empty().await.open("here");
@@ -470,7 +470,7 @@ async fn cleanup_runs_beside_attempts(store: &Store) {
 async fn results_are_those_of_the_ledger(store: &Store) {
     let (scene, database) = ledger(store, 2, 60).await;
     let exact = Exact::new(None, Some(database));
-    let charge = |cost| Charge { limit: Limit::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, cost };
+    let charge = |cost| Charge { key: ExactKey::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, most: 0, cost };
     let decide = async |cost| exact.decide(ExactRequestId::of(1, 1), &[charge(cost)], WITHIN).await[0];
     let allowed = decide(2).await;
     assert_eq!((allowed.verdict, allowed.limit, allowed.remaining), (Verdict::Allowed, 2, 0));

@@ -1,7 +1,7 @@
 //! The exact limits of a region: an aggregator's exact requests and refunds, on logs and ledgers that a test breaks.
 
 use super::harness::Random;
-use crate::model::exact::{self, ChargeResult, ExactRequestId, Limit, Verdict};
+use crate::model::exact::{self, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use crate::model::key::Key;
 use crate::model::wire;
 use crate::region::log::{EntryId, LogCharge, Logs, LogsLimits, Micros};
@@ -101,7 +101,7 @@ impl ExactStore {
         let withdrawal = Withdrawal::read(sender(worker), refund).unwrap().unwrap();
         self.refunded.insert((worker, refund.request.as_ref().unwrap().id));
         for (place, charge) in withdrawal.charges.iter().enumerate() {
-            if let (Limit::Ledger { zone, bucket }, None) = (&charge.limit, withdrawal.results.get(place)) {
+            if let (ExactKey::Ledger { zone, bucket }, None) = (&charge.key, withdrawal.results.get(place)) {
                 let attempts = self.ledgers.entry((*zone, bucket.to_vec())).or_default();
                 let own = attempts.iter_mut().filter(|attempt| attempt.request == withdrawal.id);
                 own.for_each(|attempt| attempt.is_orphaned = true);

@@ -3,7 +3,7 @@
 //! Charges of one log become one charge of that log, so that they pass together or not at all: the sum of their costs
 //! against the lowest of their limits, with the place of the first.
 
-use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
+use crate::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, MAX_CHARGES, Verdict};
 use crate::region::log::{Decided, EntryId, LogCharge};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -60,23 +60,23 @@ impl Plan {
             return None;
         }
         for (place, charge) in (0_u8..).zip(charges) {
-            let call = match &charge.limit {
-                Limit::Ledger { zone, bucket } => {
+            let call = match &charge.key {
+                ExactKey::Ledger { zone, bucket } => {
                     let (zone, bucket, cost) = (*zone, bucket.clone(), charge.cost);
                     ChargeCall::Ledger(LedgerCharge { zone, bucket, cost })
                 }
-                Limit::Log { key, most } => {
+                ExactKey::Log(key) => {
                     let log = *places.entry(key).or_insert(plan.logs.len());
                     match plan.logs.get_mut(log) {
                         Some(same) => {
                             same.cost = same.cost.saturating_add(charge.cost);
-                            same.most = same.most.min(*most);
+                            same.most = same.most.min(charge.most);
                         }
                         None => plan.logs.push(LogCharge {
                             key: key.clone(),
                             id: EntryId { request, place },
                             cost: charge.cost,
-                            most: *most,
+                            most: charge.most,
                         }),
                     }
                     ChargeCall::Log(log)
@@ -170,11 +170,11 @@ mod tests {
         let (workspace, namespace) = (b"w", b"n");
         let parts =
             KeyParts { workspace, namespace, identifier, duration_ms: 1_000, epoch: 0, resolution: 1 };
-        Charge { limit: Limit::Log { key: Key::new(&parts).unwrap(), most }, cost }
+        Charge { key: ExactKey::Log(Key::new(&parts).unwrap()), most, cost }
     }
 
     fn ledger(zone: u32) -> Charge {
-        Charge { limit: Limit::Ledger { zone, bucket: Box::from(*b"b") }, cost: 1 }
+        Charge { key: ExactKey::Ledger { zone, bucket: Box::from(*b"b") }, most: 0, cost: 1 }
     }
 
     #[test]

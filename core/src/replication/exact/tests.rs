@@ -6,7 +6,7 @@ use super::request::Request;
 use super::timeout::within_us;
 use super::*;
 use crate::model::breaker::State;
-use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use crate::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use crate::model::key::{Key, KeyParts};
 use crate::model::schedule::Schedule;
 use crate::model::wire;
@@ -33,11 +33,11 @@ pub(super) fn log(name: &str, cost: u64, most: u64) -> LogCharge {
 }
 
 fn charge(name: &str, cost: u64, most: u64) -> Charge {
-    Charge { limit: Limit::Log { key: key(name), most }, cost }
+    Charge { key: ExactKey::Log(key(name)), most, cost }
 }
 
 fn ledger(zone: u32) -> Charge {
-    Charge { limit: Limit::Ledger { zone, bucket: Box::from(*b"b") }, cost: 1 }
+    Charge { key: ExactKey::Ledger { zone, bucket: Box::from(*b"b") }, most: 0, cost: 1 }
 }
 
 fn passes() -> Result<Decided, Failure> {

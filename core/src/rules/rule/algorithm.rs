@@ -9,9 +9,10 @@ use super::cost::{Cost, RequestCost};
 use crate::fields::Errors;
 use crate::fields::duration::Span;
 use crate::fields::{Fields, Node, Value};
-use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use crate::model::exact::Algorithm;
 use crate::model::key::HARD_LIMIT_RESOLUTION;
 use crate::model::window::MAX_COUNT;
+use alloc::format;
 use core::ops::RangeInclusive;
 
 pub(in crate::rules) use crate::model::exact::AlgorithmKind;
@@ -62,10 +63,9 @@ impl AlgorithmKind {
             fields.required("window", "a duration such as \"1m\"", errors, |n, e| Span::WINDOW.read(n, e));
         let why = "has no effect here, as only a ledger has a zone";
         let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
-        let algorithm = if self == AlgorithmKind::Log { Algorithm::Log } else { Algorithm::Window };
         zoneless?;
         let (limit, carried) = limit?;
-        Some(AlgorithmFields { algorithm, limit, carried, duration_ms: duration_ms? })
+        Some(AlgorithmFields { algorithm: self.algorithm(0), limit, carried, duration_ms: duration_ms? })
     }
 
     /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
@@ -75,14 +75,12 @@ impl AlgorithmKind {
         own: Option<&AlgorithmFields>,
         errors: &mut Errors,
     ) -> Option<bool> {
-        let why = match self {
-            AlgorithmKind::Window => return read_windows_hard_limit(fields, own, errors),
-            AlgorithmKind::Log => "has no effect here, as no window of a log ever holds more than its limit",
-            AlgorithmKind::Ledger => {
-                "has no effect here, as no window of a ledger ever holds more than its rate"
-            }
-        };
-        without("hard_limit", why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
+        if !self.is_exact() {
+            return read_windows_hard_limit(fields, own, errors);
+        }
+        let (word, most) = (self.word(), if self == AlgorithmKind::Ledger { "rate" } else { "limit" });
+        let why = format!("has no effect here, as no window of a {word} ever holds more than its {most}");
+        without("hard_limit", &why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
             .map(|()| false)
     }
 
@@ -102,12 +100,12 @@ impl AlgorithmKind {
         match self {
             AlgorithmKind::Window if matches!(node.value, Value::Object(_)) => read_money(node, errors),
             AlgorithmKind::Window => node.integer(0..=u64::MAX, errors),
-            AlgorithmKind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
             AlgorithmKind::Ledger => node.reject(
                 errors,
                 "has no effect here, as a ledger's zone sets the rate",
                 "\"exempt\": true, or no override",
             ),
+            exact => node.integer(0..=exact.max_limit(), errors),
         }
     }
 

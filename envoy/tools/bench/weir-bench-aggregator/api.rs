@@ -10,7 +10,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
-use weir_core::model::exact::{Charge, Limit, MAX_LOG_LIMIT};
+use weir_core::model::exact::{Charge, ExactKey, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::wire::{ExactRequest, FilterFrame};
 use weir_envoy::http::{Connection, Request};
@@ -216,13 +216,13 @@ fn log(number: usize, most: u64, duration_ms: u64) -> Result<Charge> {
         epoch: 0,
         resolution: 1,
     };
-    Ok(Charge { limit: Limit::Log { key: Key::new(&parts)?, most }, cost: 1 })
+    Ok(Charge { key: ExactKey::Log(Key::new(&parts)?), most, cost: 1 })
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it stands where a log's charge does")]
 fn ledger(number: usize) -> Result<Charge> {
     let bucket = format!("client-{number:07}").into_bytes();
-    Ok(Charge { limit: Limit::Ledger { zone: ZONE, bucket: bucket.into() }, cost: 1 })
+    Ok(Charge { key: ExactKey::Ledger { zone: ZONE, bucket: bucket.into() }, most: 0, cost: 1 })
 }
 
 /// Commits as a ledger's server does: each transaction is on the disk before its response.

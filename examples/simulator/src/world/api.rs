@@ -7,7 +7,7 @@ use super::request::{ExactWork, PendingCall};
 use crate::plan::Exact;
 use crate::plan::keys;
 use crate::plan::traffic::Arrival;
-use weir_core::model::exact::{Charge, ExactRequestId, Limit, MAX_LOG_LIMIT, Verdict};
+use weir_core::model::exact::{Charge, ExactKey, ExactRequestId, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::key::Key;
 use weir_core::region::log::Micros;
 use weir_core::replication::exact::mixed::{MixedRequest, Step, WindowsResult};
@@ -51,13 +51,11 @@ impl World<'_> {
     fn charge_of(&self, rule: usize, identifier: u64, cost: u64) -> Option<(usize, Charge)> {
         let shape = self.shapes.get(rule)?;
         let key = shape.key(identifier);
-        let limit = match shape.rule.exact? {
-            Exact::Log => {
-                Limit::Log { key: Key::parse(&key).ok()?, most: shape.rule.limit.min(MAX_LOG_LIMIT) }
-            }
-            Exact::Ledger => Limit::Ledger { zone: rule as u32, bucket: key.into() },
+        let (key, most) = match shape.rule.exact? {
+            Exact::Log => (ExactKey::Log(Key::parse(&key).ok()?), shape.rule.limit.min(MAX_LOG_LIMIT)),
+            Exact::Ledger => (ExactKey::Ledger { zone: rule as u32, bucket: key.into() }, 0),
         };
-        Some((rule, Charge { limit, cost }))
+        Some((rule, Charge { key, most, cost }))
     }
 
     /// Continues a call until a store is called, or it is over.

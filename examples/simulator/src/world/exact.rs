@@ -11,7 +11,7 @@ use super::request::{Caller, ExactCall, ExactWork, PendingExact, Reply, Request,
 use crate::check::exact::{Keeper, Use};
 use crate::plan::keys;
 use std::collections::BTreeMap;
-use weir_core::model::exact::{self, Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::exact::{self, Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 use weir_core::region::log::{Decided, LogCharge, Logs, Micros, Outcome};
@@ -243,7 +243,7 @@ impl World<'_> {
 
     /// Records that a ledger may hold a transaction whose number the aggregator has not received.
     fn record_unknown_charge(&mut self, charge: &Charge, name: ExactRequestId) {
-        if let Limit::Ledger { bucket, .. } = &charge.limit {
+        if let ExactKey::Ledger { bucket, .. } = &charge.key {
             self.check.exact.may_remain(bucket, name, charge.cost);
         }
     }
@@ -384,8 +384,5 @@ impl World<'_> {
 
 /// What the checkers call the limit of a charge.
 pub(super) fn key_of(charge: &Charge) -> &[u8] {
-    match &charge.limit {
-        Limit::Log { key, .. } => key.as_bytes(),
-        Limit::Ledger { bucket, .. } => bucket,
-    }
+    charge.key.own().map_or(charge.key.identifier(), Key::as_bytes)
 }
