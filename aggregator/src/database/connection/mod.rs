@@ -7,8 +7,9 @@ mod turns;
 
 pub(in crate::database) use crate::database::dialect::{Arg, Row};
 
-use crate::database::dialect::{self, Attempt, Link, Migrated, Purpose, Server, Statements, Velocity};
+use crate::database::dialect::{self, Link, Migrated, Purpose, Server, Statements, Velocity};
 use crate::database::error::DatabaseError;
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// A connection to a database of any kind.
 pub(in crate::database) struct Connection(Box<dyn Link>);
@@ -65,10 +66,10 @@ impl Connection {
     /// Decides an attempt of the ledger and records it.
     pub async fn check_velocity(
         &mut self,
-        attempt: &Attempt<'_>,
+        charge: &LedgerCharge,
         region: &[u8],
     ) -> Result<Velocity, DatabaseError> {
-        self.0.check_velocity(attempt, region).await
+        self.0.check_velocity(charge, region).await
     }
 
     /// Applies the missing migrations. This changes the session's settings, so the connection is not reused.

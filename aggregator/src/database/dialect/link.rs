@@ -4,12 +4,13 @@ use super::arg::Arg;
 use super::migrations::Migrated;
 use super::purpose::Purpose;
 use super::statements::Statements;
-use super::velocity::{Attempt, Velocity};
+use super::velocity::Velocity;
 use crate::database::error::DatabaseError;
 use std::fmt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// A kind of database, as URLs name it.
 pub(super) struct Kind {
@@ -85,7 +86,7 @@ pub(in crate::database) trait Link: Send {
     fn ping(&mut self) -> Call<'_, ()>;
 
     /// Decides an attempt and records it, in one transaction that takes its time under the lock of the bucket.
-    fn check_velocity<'a>(&'a mut self, attempt: &'a Attempt<'a>, region: &'a [u8]) -> Call<'a, Velocity>;
+    fn check_velocity<'a>(&'a mut self, charge: &'a LedgerCharge, region: &'a [u8]) -> Call<'a, Velocity>;
 
     /// Applies the missing migrations. The session's settings are changed.
     fn migrate(&mut self) -> Call<'_, Migrated>;

@@ -21,7 +21,7 @@ pub(in crate::database) use purpose::{MAX_IDLE, Purpose};
 pub(in crate::database) use statements::{
     ControlStatements, Statements, push_args, push_hex, push_statement,
 };
-pub use velocity::{Attempt, MAX_BUCKET_BYTES, Velocity};
+pub use velocity::{MAX_BUCKET_BYTES, Velocity};
 
 use link::Kind;
 use std::sync::Arc;

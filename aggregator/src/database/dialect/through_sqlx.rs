@@ -22,10 +22,10 @@ macro_rules! through_sqlx {
 
             fn check_velocity<'a>(
                 &'a mut self,
-                attempt: &'a Attempt<'a>,
+                charge: &'a weir_core::replication::exact::plan::LedgerCharge,
                 region: &'a [u8],
             ) -> Call<'a, Velocity> {
-                Box::pin(ledger::check_velocity(self, attempt, region))
+                Box::pin(ledger::check_velocity(self, charge, region))
             }
 
             fn migrate(&mut self) -> Call<'_, Migrated> {

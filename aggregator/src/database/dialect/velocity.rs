@@ -1,18 +1,7 @@
-//! An attempt of the ledger, and the decision on it.
+//! The decision of a ledger on an attempt.
 
 /// Longest bucket in bytes, the size of the table's column.
 pub const MAX_BUCKET_BYTES: usize = 255;
-
-/// An attempt to decide and record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt<'a> {
-    /// The zone, which defines rate and window.
-    pub zone: u32,
-    /// The bucket that is limited, compared byte by byte; at most [`MAX_BUCKET_BYTES`].
-    pub bucket: &'a [u8],
-    /// The cost. A cost of 0 only queries the count, and is recorded too. A cost above 2^53 is taken as 2^53.
-    pub cost: u64,
-}
 
 /// The decision on an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,39 +8,35 @@ pub(in crate::database) mod zones;
 
 use crate::database::connection::retry::{Execute, Work};
 use crate::database::connection::{Arg, Connection};
-use crate::database::dialect::{Attempt, MAX_BUCKET_BYTES, Velocity};
+use crate::database::dialect::{MAX_BUCKET_BYTES, Velocity};
 use crate::database::{Database, DatabaseError, Reason};
 use crate::telemetry::spans;
 use std::time::Duration;
 use weir_core::model::breaker::State;
 use weir_core::model::window::MAX_COUNT;
-use weir_core::replication::exact::plan::Transaction;
+use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 
 impl Database {
     /// Decides an attempt and records it. Returns `None` if the zone does not exist; nothing is recorded then. After an
     /// error the attempt may be recorded nevertheless, unless the database certainly rolled it back.
     pub async fn check_velocity(
         &self,
-        attempt: &Attempt<'_>,
+        charge: &LedgerCharge,
         within: Duration,
     ) -> Result<Option<Velocity>, DatabaseError> {
-        if attempt.bucket.len() > MAX_BUCKET_BYTES {
-            let text =
-                format!("a bucket of {} bytes is longer than {MAX_BUCKET_BYTES}", attempt.bucket.len());
+        let (bytes, cost) = (charge.bucket.len(), charge.cost);
+        if bytes > MAX_BUCKET_BYTES {
+            let text = format!("a bucket of {bytes} bytes is longer than {MAX_BUCKET_BYTES}");
             return Err(DatabaseError::new(Reason::Other, text));
         }
-        if attempt.cost > MAX_COUNT {
-            let text = format!(
-                "a cost of {} is more than {MAX_COUNT}, which is the most that is recorded",
-                attempt.cost
-            );
+        if cost > MAX_COUNT {
+            let text =
+                format!("a cost of {cost} is more than {MAX_COUNT}, which is the most that is recorded");
             return Err(DatabaseError::new(Reason::Other, text));
         }
         let call = spans::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
-        let result = self
-            .ledger()
-            .call(attempt.zone, within, Check { attempt: *attempt, region: self.region_bytes() })
-            .await;
+        let check = Check { charge, region: self.region_bytes() };
+        let result = self.ledger().call(charge.zone, within, check).await;
         spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         match result {
             Ok(velocity) => Ok(Some(velocity)),
@@ -74,7 +70,7 @@ pub(in crate::database) fn storable(number: u64) -> Option<u64> {
 
 /// Decides one attempt on one connection.
 struct Check<'a> {
-    attempt: Attempt<'a>,
+    charge: &'a LedgerCharge,
     region: &'a [u8],
 }
 
@@ -82,6 +78,6 @@ impl Work for Check<'_> {
     type Output = Velocity;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Velocity, DatabaseError> {
-        connection.check_velocity(&self.attempt, self.region).await
+        connection.check_velocity(self.charge, self.region).await
     }
 }

@@ -1,6 +1,6 @@
 //! One charge to a ledger. The database decides and records the attempt.
 
-use crate::database::{Attempt, Database, DatabaseError, Velocity};
+use crate::database::{Database, DatabaseError, Velocity};
 use std::time::Duration;
 use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::replication::exact::plan::LedgerCharge;
@@ -33,13 +33,12 @@ impl Undecided {
 /// Decides and records one charge. On an error the caller answers [`ChargeResult::UNDECIDED`].
 pub(super) async fn decide(
     database: Option<&Database>,
-    LedgerCharge { zone, bucket, cost }: &LedgerCharge,
+    charge: &LedgerCharge,
     within: Duration,
 ) -> Result<ChargeResult, Undecided> {
     let database = database.ok_or(Undecided::NoDatabase)?;
-    let attempt = Attempt { zone: *zone, bucket, cost: *cost };
-    let velocity = database.check_velocity(&attempt, within).await?;
-    velocity.as_ref().map(result).ok_or(Undecided::NoZone(*zone))
+    let velocity = database.check_velocity(charge, within).await?;
+    velocity.as_ref().map(result).ok_or(Undecided::NoZone(charge.zone))
 }
 
 fn result(velocity: &Velocity) -> ChargeResult {

@@ -1,6 +1,7 @@
 //! Compares the API's OpenAPI description with its behaviour: every path, method, status, field and bound in the
 //! description, and every route that the API names.
 
+use crate::support::database::ledger::ledger_charge;
 use crate::support::http::{Answer, Client, JSON, token, write};
 use crate::support::schema::Document;
 use crate::support::server::{Weir, settings, start_with};
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_aggregator::api::ApiSettings;
-use weir_aggregator::database::{Attempt, Database, DatabaseOptions, ZoneChange};
+use weir_aggregator::database::{Database, DatabaseOptions, ZoneChange};
 use weir_aggregator::server::Settings;
 
 type Header<'a> = (&'a str, &'a str);
@@ -42,7 +43,7 @@ async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
         let change = ZoneChange::new(zone, 2, Duration::from_secs(60), None).unwrap();
         ledger.set_zone(&change, SOON).await.unwrap();
         for _ in 0..attempts {
-            ledger.check_velocity(&Attempt { zone, bucket: b"a|b", cost: 1 }, SOON).await.unwrap().unwrap();
+            ledger.check_velocity(&ledger_charge(zone, b"a|b", 1), SOON).await.unwrap().unwrap();
         }
     }
     (weir, format!("Bearer {bearer}"), folder)

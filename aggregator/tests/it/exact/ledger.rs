@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use weir_aggregator::database::{Attempt, BucketUse, Database, Deleted, Outcome, Velocity, ZoneChange};
+use weir_aggregator::database::{BucketUse, Database, Deleted, Outcome, Velocity, ZoneChange};
 use weir_aggregator::region::exact::Exact;
 use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::window::MAX_COUNT;
@@ -119,7 +119,7 @@ async fn looking_at_a_bucket_records_nothing(store: &Store) {
 async fn extremes_of_rates_and_costs(store: &Store) {
     let (scene, database) = ledger(store, MAX_COUNT, 366 * 24 * 3_600).await;
     // More is not recorded, so it is not decided either.
-    let more = Attempt { zone: ZONE, bucket: b"x", cost: MAX_COUNT + 1 };
+    let more = ledger_charge(ZONE, b"x", MAX_COUNT + 1);
     let error = database.check_velocity(&more, WITHIN).await.unwrap_err();
     assert!(error.to_string().contains("9007199254740993"), "{error}");
     assert!(recorded(&scene).await.is_empty());
@@ -157,7 +157,7 @@ async fn buckets_are_bytes(store: &Store) {
     ];
     for _ in 0..2 {
         for bucket in traps {
-            let attempt = Attempt { zone: ZONE, bucket, cost: 1 };
+            let attempt = ledger_charge(ZONE, bucket, 1);
             database.check_velocity(&attempt, WITHIN).await.unwrap().unwrap();
         }
     }
@@ -166,7 +166,7 @@ async fn buckets_are_bytes(store: &Store) {
     let expected: Vec<_> =
         [0, 1].into_iter().flat_map(|blocked| traps.map(|bucket| (bucket, blocked))).collect();
     assert_eq!(outcomes, expected);
-    let long = Attempt { zone: ZONE, bucket: &[b'x'; 256], cost: 1 };
+    let long = ledger_charge(ZONE, &[b'x'; 256], 1);
     let error = database.check_velocity(&long, WITHIN).await.unwrap_err();
     assert!(error.to_string().contains("256 bytes"), "{error}");
 }
@@ -192,7 +192,7 @@ async fn zones_are_in_force_at_once(store: &Store) {
     let remains = database.delete_zone(ZONE, WITHIN).await.unwrap().unwrap();
     assert_eq!((remains.transactions, remains.and_more), (4, false));
     assert_eq!(database.delete_zone(ZONE, WITHIN).await, Ok(None));
-    let attempt = Attempt { zone: ZONE, bucket: b"x", cost: 1 };
+    let attempt = ledger_charge(ZONE, b"x", 1);
     assert_eq!(database.check_velocity(&attempt, WITHIN).await, Ok(None));
     // A zone that is created again continues with its recorded attempts.
     set_zone(&database, ZONE, 2, 60).await;
@@ -205,7 +205,7 @@ async fn attempts_in_unknown_zones_are_not_recorded(store: &Store) {
     for _ in 0..40 {
         let database = database.clone();
         attempts.spawn(async move {
-            database.check_velocity(&Attempt { zone: 8, bucket: b"x", cost: 1 }, WITHIN).await
+            database.check_velocity(&ledger_charge(8, b"x", 1), WITHIN).await
         });
     }
     assert!(attempts.join_all().await.iter().all(|result| *result == Ok(None)));
@@ -217,7 +217,7 @@ async fn attempts_in_unknown_zones_are_not_recorded(store: &Store) {
     let unknown = Exact::new(None, Some(database)).decide(ExactRequestId::of(1, 1), &[charge], WITHIN).await;
     assert_eq!(unknown, [ChargeResult::UNDECIDED]);
     let empty = store.empty().await.open("here");
-    let error = empty.check_velocity(&Attempt { zone: 8, bucket: b"x", cost: 1 }, WITHIN).await.unwrap_err();
+    let error = empty.check_velocity(&ledger_charge(8, b"x", 1), WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "schema", "{error}");
     assert!(error.to_string().contains("weir-aggregator migrate"), "{error}");
 }
@@ -242,7 +242,7 @@ async fn two_hundred_at_once(store: &Store) {
 
 /// Retries if a busy machine has no free connection for 2 s; no attempt was made then.
 async fn check_despite_busy_connections(database: &Database, bucket: &str, cost: u64) -> Velocity {
-    let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
+    let attempt = ledger_charge(ZONE, bucket.as_bytes(), cost);
     for _ in 0..20 {
         match database.check_velocity(&attempt, WITHIN).await {
             Err(error) if error.to_string().contains("all connections to the database are busy") => {}
@@ -392,7 +392,7 @@ async fn cleanup_deletes_attempts_that_no_zone_counts(store: &Store) {
     let fill = async |zone, rows: u32| {
         for place in 0..rows {
             let bucket = format!("{place}");
-            let attempt = Attempt { zone, bucket: bucket.as_bytes(), cost: 1 };
+            let attempt = ledger_charge(zone, bucket.as_bytes(), 1);
             database.check_velocity(&attempt, WITHIN).await.unwrap().unwrap();
         }
     };

@@ -281,7 +281,7 @@ async fn a_user_with_rights_to_call_it_alone(store: &Store) {
     open(&founded, "a").migrate().await.unwrap();
     check(&scene.open("a"), "y", 1).await;
     scene.run(&format!("DROP USER '{founder}'@'%'")).await;
-    let attempt = weir_aggregator::database::Attempt { zone: ZONE, bucket: b"y", cost: 1 };
+    let attempt = ledger_charge(ZONE, b"y", 1);
     let error = scene.open("a").check_velocity(&attempt, WITHIN).await.unwrap_err();
     assert_eq!(error.reason(), "refused", "{error}");
     // As `migrations/README.md` describes.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use weir_aggregator::database::{Attempt, Database, DatabaseError, Velocity};
+use weir_aggregator::database::{Database, DatabaseError, Velocity};
 use weir_core::model::breaker::State;
 use weir_envoy::{ports, wait};
 
@@ -33,7 +33,7 @@ async fn scenarios(mut store: Store) {
 }
 
 async fn attempt(database: &Database, bucket: &str, within: Duration) -> Result<Velocity, DatabaseError> {
-    let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost: 1 };
+    let attempt = ledger_charge(ZONE, bucket.as_bytes(), 1);
     let began = Instant::now();
     let result = database.check_velocity(&attempt, within).await;
     assert!(began.elapsed() < within + SLACK, "{:?}", began.elapsed());
@@ -156,7 +156,7 @@ async fn a_zone_whose_calls_hang_leaves_connections_to_others(store: &Store) {
     }
     // The twelve that have a connection; it waits so long that a call would have ended in vain.
     scene.until_transactions_wait(12).await;
-    let elsewhere = Attempt { zone: ZONE + 1, bucket: b"x", cost: 1 };
+    let elsewhere = ledger_charge(ZONE + 1, b"x", 1);
     for _ in 0..5 {
         let answer = database.check_velocity(&elsewhere, WITHIN).await;
         assert!(matches!(answer, Ok(Some(Velocity { blocked: false, .. }))), "{answer:?}");

@@ -3,17 +3,18 @@
 use super::statements::{ANSWER, CHECK_VELOCITY};
 use crate::database::dialect::arg::Arg;
 use crate::database::dialect::link::{Link, Row};
-use crate::database::dialect::velocity::{Attempt, Velocity};
+use crate::database::dialect::velocity::Velocity;
 use crate::database::error::{DatabaseError, Reason};
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// Decides an attempt and records it.
 pub(super) async fn check_velocity(
     link: &mut dyn Link,
-    attempt: &Attempt<'_>,
+    charge: &LedgerCharge,
     region: &[u8],
 ) -> Result<Velocity, DatabaseError> {
-    let Attempt { zone, bucket, cost } = *attempt;
-    let args = [Arg::Int(zone.into()), Arg::Bytes(bucket), Arg::Int(cost), Arg::Bytes(region)];
+    let LedgerCharge { zone, bucket, cost } = charge;
+    let args = [Arg::Int((*zone).into()), Arg::Bytes(bucket), Arg::Int(*cost), Arg::Bytes(region)];
     let mut answer = None;
     link.each(CHECK_VELOCITY, &args, &mut |row| answer = read_answer(row)).await?;
     answer.ok_or_else(|| {

@@ -13,7 +13,7 @@ use super::migrations::Migrated;
 use super::purpose::{MAX_IDLE, Purpose};
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
-use super::velocity::{Attempt, Velocity};
+use super::velocity::Velocity;
 use crate::database::error::DatabaseError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row as _};

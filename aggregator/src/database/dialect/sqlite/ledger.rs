@@ -3,17 +3,18 @@
 use super::statements::{CLOCK, COUNT, ENOUGH, RECORD, STATEMENTS};
 use crate::database::dialect::arg::Arg;
 use crate::database::dialect::link::{Link, first};
-use crate::database::dialect::velocity::{Attempt, Velocity};
+use crate::database::dialect::velocity::Velocity;
 use crate::database::error::{DatabaseError, Reason};
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// Decides an attempt and records it.
 pub(super) async fn check_velocity(
     link: &mut dyn Link,
-    attempt: &Attempt<'_>,
+    charge: &LedgerCharge,
     region: &[u8],
 ) -> Result<Velocity, DatabaseError> {
     link.execute(STATEMENTS.begin_write, &[]).await?;
-    let result = decide(link, attempt, region).await;
+    let result = decide(link, charge, region).await;
     let end = if result.is_ok() { STATEMENTS.commit } else { STATEMENTS.rollback };
     // If the transaction could not be ended, its connection must not return to the pool.
     let ended = link.execute(end, &[]).await;
@@ -24,11 +25,10 @@ pub(super) async fn check_velocity(
 /// Decides like the stored procedure.
 async fn decide(
     link: &mut dyn Link,
-    attempt: &Attempt<'_>,
+    charge: &LedgerCharge,
     region: &[u8],
 ) -> Result<Velocity, DatabaseError> {
-    let Attempt { zone, bucket, cost } = *attempt;
-    let (zone, bucket) = (Arg::Int(zone.into()), Arg::Bytes(bucket));
+    let (zone, bucket, cost) = (Arg::Int(charge.zone.into()), Arg::Bytes(&charge.bucket), charge.cost);
     let [_, _, Some(rate), Some(window)] = first(link, STATEMENTS.zone, &[zone]).await? else {
         return Err(DatabaseError::new(Reason::NoZone, "there is no such zone"));
     };

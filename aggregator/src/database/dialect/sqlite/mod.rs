@@ -13,7 +13,7 @@ use super::migrations::Migrated;
 use super::purpose::Purpose;
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
-use super::velocity::{Attempt, Velocity};
+use super::velocity::Velocity;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Row as _};
 use std::fmt;

@@ -4,7 +4,8 @@ use super::{Scene, WITHIN};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row, SqliteConnection};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use weir_aggregator::database::{Attempt, Database, Velocity, ZoneChange};
+use weir_aggregator::database::{Database, Velocity, ZoneChange};
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// The zone of the scenarios.
 pub const ZONE: u32 = 7;
@@ -15,10 +16,15 @@ pub async fn set_zone(database: &Database, zone: u32, rate: u64, window_seconds:
     database.set_zone(&change, WITHIN).await.unwrap();
 }
 
+/// An attempt.
+pub fn ledger_charge(zone: u32, bucket: &[u8], cost: u64) -> LedgerCharge {
+    LedgerCharge { zone, bucket: bucket.into(), cost }
+}
+
 /// An attempt in [`ZONE`] that must be answered.
 pub async fn check(database: &Database, bucket: &str, cost: u64) -> Velocity {
-    let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
-    database.check_velocity(&attempt, WITHIN).await.unwrap().expect("the zone exists")
+    let charge = ledger_charge(ZONE, bucket.as_bytes(), cost);
+    database.check_velocity(&charge, WITHIN).await.unwrap().expect("the zone exists")
 }
 
 /// The result row of the procedure, bucket included.
