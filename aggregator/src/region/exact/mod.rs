@@ -2,13 +2,13 @@
 //!
 //! The core decides in which order the stores are called, and what is refunded when (`weir_core::replication::exact`). In
 //! reading order: [`Exact`], here; `stores` (makes the core's calls); `logs` (the sliding logs, in Redis or in memory);
-//! `ledger` (the result of a ledger as a decision); `frames` (requests from streams); `issued` (which worker may refund which
+//! `ledgers` (the ledgers, in the database); `frames` (requests from streams); `issued` (which worker may refund which
 //! transaction); `recent` (what was decided lately, for operators); `history` (what ledgers recorded).
 
 mod frames;
 mod history;
 mod issued;
-mod ledger;
+mod ledgers;
 mod logs;
 mod recent;
 mod stores;
@@ -24,8 +24,7 @@ use recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
 use stores::{Refunds, Stores, micros};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId};
 use weir_core::region::top::Match;
@@ -40,8 +39,6 @@ pub struct Exact {
     issued: Issued,
     recent: Recent,
     history: Option<History>,
-    /// Operators read one bucket of a ledger at a time.
-    reads: Semaphore,
     _refunds: Refunds,
 }
 
@@ -53,7 +50,7 @@ impl Exact {
         let stores = Arc::new(Stores::new(store, database));
         let (issued, recent) = (Issued::default(), Recent::default());
         let refunds = Refunds::start(stores.clone());
-        Exact { stores, issued, recent, history, reads: Semaphore::new(1), _refunds: refunds }
+        Exact { stores, issued, recent, history, _refunds: refunds }
     }
 
     /// Decides every charge of a request, in order, within the given time; see [`Request`].
@@ -102,7 +99,7 @@ impl Exact {
     /// have none.
     pub fn breaker_states(&self) -> impl Iterator<Item = (&'static str, State)> {
         let logs = self.stores.state(|state, now| state.breaker_state(now)).map(|state| ("logs", state));
-        let ledger = self.stores.database.as_ref().map(|database| ("ledger", database.ledger_state()));
+        let ledger = self.stores.ledgers.breaker_state().map(|state| ("ledger", state));
         logs.into_iter().chain(ledger)
     }
 
@@ -125,7 +122,6 @@ impl Exact {
         most: u64,
         within: Duration,
     ) -> Result<Option<ExactUsage>, Unread> {
-        let deadline = Instant::now() + within;
         let denied = self.recent.last(key).map_or(0, |last| last.denied);
         let shown = |usage, window_ms| ExactUsage {
             key: key.clone(),
@@ -143,11 +139,7 @@ impl Exact {
                 Ok(Some(shown(recent::usage_of(&decided, most), log.parts().duration_ms)))
             }
             ExactKey::Ledger { zone, bucket } => {
-                let database = self.stores.database.as_ref().ok_or(Unread::NoDatabase)?;
-                let turn = timeout_at(deadline, self.reads.acquire()).await.map_err(|_| Unread::Ledger)?;
-                let within = deadline.saturating_duration_since(Instant::now());
-                let found = database.bucket_use(*zone, bucket, within).await.map_err(|_| Unread::Ledger)?;
-                drop(turn);
+                let found = self.stores.ledgers.look(*zone, bucket, within).await?;
                 Ok(found.map(|BucketUse { rate, window_ms, used, reset_ms }| {
                     let wait_ms = if used < rate { Some(0) } else { (rate > 0).then_some(reset_ms) };
                     shown(recent::usage(used, rate, wait_ms), window_ms)

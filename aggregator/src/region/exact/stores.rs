@@ -1,28 +1,21 @@
 //! Drives the machines of exact requests and refunds: makes their calls, by their deadlines.
 
-use super::ledger;
+use super::ledgers::Ledgers;
 use super::logs::Logs;
 use crate::database::Database;
 use crate::redis::Store;
 use crate::telemetry::metrics::ExactFigures;
-use crate::telemetry::throttle::Throttle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::warn;
-use weir_core::model::exact::ChargeResult;
 use weir_core::region::log::{Decided, LogCharge, Micros};
 use weir_core::replication::Next;
 use weir_core::replication::exact::logs::{Charging, NoAnswer};
-use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{Call, ExactState, Machine, Reply};
-
-/// Least time between two warnings about ledgers that cannot decide.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 
 /// The logs, the ledgers, and what the core keeps of them.
 pub(super) struct Stores {
@@ -32,9 +25,7 @@ pub(super) struct Stores {
     /// The zero of the core's times.
     started: Instant,
     pub(super) logs: Logs,
-    pub(super) database: Option<Database>,
-    /// Limits the rate of warnings about ledgers that cannot decide.
-    warnings: Throttle,
+    pub(super) ledgers: Ledgers,
     pub(super) figures: ExactFigures,
 }
 
@@ -55,8 +46,7 @@ impl Stores {
             refunds: Notify::new(),
             started: Instant::now(),
             logs,
-            database,
-            warnings: Throttle::new(BETWEEN_WARNINGS),
+            ledgers: Ledgers::new(database),
             figures: ExactFigures::default(),
         }
     }
@@ -112,29 +102,13 @@ impl Stores {
                 Reply::LogsCharged(self.logs.charge(charges, within, self.now()).await)
             }
             Call::RefundLogs(charges) => Reply::LogsRefunded(self.logs.refund(charges, within).await),
-            Call::ChargeLedger(charge) => Reply::LedgerCharged(self.charge_ledger(charge, within).await),
+            Call::ChargeLedger(charge) => {
+                Reply::LedgerCharged(self.ledgers.charge(charge, within, &self.figures).await)
+            }
             Call::RefundLedger(transaction) => {
-                Reply::LedgerRefunded(self.refund_ledger(transaction, within).await)
+                Reply::LedgerRefunded(self.ledgers.refund(transaction, within).await)
             }
         }
-    }
-
-    /// The decision of a ledger, which records the attempt.
-    async fn charge_ledger(&self, charge: &LedgerCharge, within: Duration) -> ChargeResult {
-        let decided = ledger::decide(self.database.as_ref(), charge, within).await;
-        decided.unwrap_or_else(|undecided| {
-            self.figures.ledger_undecided(undecided.reason());
-            if let Some(held_back) = self.warnings.pass() {
-                warn!(zone = charge.zone, held_back, "a ledger could not decide: {undecided}");
-            }
-            ChargeResult::UNDECIDED
-        })
-    }
-
-    async fn refund_ledger(&self, transaction: &Transaction, within: Duration) -> Option<bool> {
-        // Without a database there are no transactions.
-        let Some(database) = &self.database else { return Some(false) };
-        database.refund(transaction, within).await.ok()
     }
 }
 
