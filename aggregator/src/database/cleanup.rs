@@ -170,7 +170,7 @@ impl Work for ReadWriterTimes<'_> {
     async fn run(&mut self, connection: &mut Connection) -> Result<WriterTimes, DatabaseError> {
         let mut times = WriterTimes::new();
         connection
-            .each(self.statement, &self.args, |row| {
+            .each(self.statement, &self.args, &mut |row| {
                 let fields = (row.bytes(0), row.number(1), row.number(2));
                 if let (Some(region), Some(writer), Some(time)) = fields {
                     times.insert((region.to_vec(), writer), time);

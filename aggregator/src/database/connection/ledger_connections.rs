@@ -89,7 +89,7 @@ impl LedgerConnections {
             }
         };
         // If the deadline passes, the connection is dropped and thereby closed.
-        let result = timeout_at(deadline, work.run(&mut held.connection)).await;
+        let result = timeout_at(deadline, work.run(&mut *held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
                 attempt.end(Tried::Answered);

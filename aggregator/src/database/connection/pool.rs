@@ -35,7 +35,7 @@ pub(in crate::database) struct Pool {
 }
 
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     opened: Instant,
     since: Instant,
 }
@@ -48,7 +48,7 @@ pub(in crate::database) struct Slot<'a> {
 
 /// A connection in use. Dropping it closes it.
 pub(in crate::database) struct Borrowed<'a> {
-    pub connection: Connection,
+    pub connection: Box<Connection>,
     opened: Instant,
     pool: &'a Pool,
     _slot: SemaphorePermit<'a>,
@@ -121,7 +121,7 @@ impl<'a> Slot<'a> {
         let (connection, opened) = match pool.kept().await {
             Some(Idle { connection, opened, .. }) => (connection, opened),
             None => {
-                let connected = Connection::open(&*pool.server, pool.purpose).await;
+                let connected = pool.server.connect(pool.purpose).await;
                 (connected.map_err(|error| error.at(&pool.server, pool.option))?, Instant::now())
             }
         };

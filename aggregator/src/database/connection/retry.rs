@@ -46,7 +46,7 @@ impl Work for Number<'_> {
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Option<u64>, DatabaseError> {
         let mut number = None;
-        connection.each(self.0, self.1, |row| number = row.number(0)).await?;
+        connection.each(self.0, self.1, &mut |row| number = row.number(0)).await?;
         Ok(number)
     }
 }
@@ -81,7 +81,7 @@ pub(in crate::database) async fn once<W: Work>(
 ) -> Result<W::Output, DatabaseError> {
     let done = timeout_at(deadline, async {
         let mut held = pool.hold().await?;
-        let output = work.run(&mut held.connection).await?;
+        let output = work.run(&mut *held.connection).await?;
         held.keep();
         Ok(output)
     });
@@ -94,7 +94,7 @@ pub(in crate::database) async fn once<W: Work>(
 
 async fn attempt<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {
     let mut held = pool.hold().await?;
-    let result = work.run(&mut held.connection).await;
+    let result = work.run(&mut *held.connection).await;
     match &result {
         Ok(_) => held.keep(),
         Err(error) if error.spares_connection() => held.keep(),

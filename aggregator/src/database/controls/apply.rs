@@ -85,7 +85,7 @@ impl Apply<'_> {
         let mut stored = BTreeMap::new();
         let placed = |found: StoredControl| (found.place(), found);
         let find = self.find(connection.statements().controls);
-        connection.each_text(find, |row| stored.extend(read_row(row).map(placed))).await?;
+        connection.each_text(find, &mut |row| stored.extend(read_row(row).map(placed))).await?;
         // Deletions need no room.
         let (room, kept) = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
             true => count(connection, self.now).await?,
@@ -132,7 +132,7 @@ async fn count(connection: &mut Connection, now: UnixMs) -> Result<(Room, usize)
     let now = Arg::Int(now.0);
     let (mut room, mut kept) = (Room::default(), 0);
     connection
-        .each(connection.statements().controls.count, &[now, now], |row| {
+        .each(connection.statements().controls.count, &[now, now], &mut |row| {
             let number =
                 |column| usize::try_from(row.number(column).unwrap_or_default()).unwrap_or(usize::MAX);
             kept += number(1);

@@ -128,7 +128,7 @@ async fn find_edition(
 ) -> Result<Option<Edition>, DatabaseError> {
     let mut found = None;
     connection
-        .each(statement, &[], |row| {
+        .each(statement, &[], &mut |row| {
             let read = || {
                 Some(Edition {
                     incarnation: row.number(0)?,

@@ -121,7 +121,7 @@ impl Newer<'_> {
         let args = [Arg::Int(after), Arg::Int(NEWS_ROWS as u64)];
         let mut page = Page::default();
         connection
-            .each(statements.newer, &args, |row| {
+            .each(statements.newer, &args, &mut |row| {
                 page.rows += 1;
                 page.through = page.through.max(row.number(REVISION).unwrap_or_default());
                 match read_row(row) {
@@ -143,7 +143,7 @@ async fn contents(connection: &mut Connection) -> Result<Contents, DatabaseError
     let mut found = Contents::default();
     let statement = connection.statements().controls.contents;
     connection
-        .each(statement, &[], |row| {
+        .each(statement, &[], &mut |row| {
             // A digest below 0 is that of no rows.
             let number = |column| row.number(column).unwrap_or(u64::MAX);
             let digest = |column| Digest { rows: number(column), stamps: number(column + 1) };
@@ -177,7 +177,7 @@ impl Work for List<'_> {
         args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int(rows)]);
         let mut found: Vec<StoredControl> = Vec::new();
         let list = connection.statements().controls.list;
-        connection.each(list, &args, |row| found.extend(read_row(row))).await?;
+        connection.each(list, &args, &mut |row| found.extend(read_row(row))).await?;
         if let Some(raw) = matching {
             let in_scope = |scope: &str| [place.scope.as_str(), ALL_NAMESPACES].contains(&scope);
             found.retain(|StoredControl { control: Control { target, .. }, .. }| {
@@ -204,7 +204,7 @@ impl Work for Audit<'_> {
         args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
         let mut found = Vec::new();
         let audit = connection.statements().controls.audit;
-        connection.each(audit, &args, |row| found.extend(read_audited(row))).await?;
+        connection.each(audit, &args, &mut |row| found.extend(read_audited(row))).await?;
         Ok(found)
     }
 }

@@ -88,7 +88,7 @@ pub(super) async fn drop_over(
     let statements = connection.statements().controls;
     let mut last = None;
     let over = [before, before, Arg::Int(most)];
-    connection.each(statements.last_over, &over, |row| last = row.number(0)).await?;
+    connection.each(statements.last_over, &over, &mut |row| last = row.number(0)).await?;
     let Some(last) = last else { return Ok(0) };
     // One condition for both statements, so that the digest loses exactly the rows that the table loses.
     let condition = format!(

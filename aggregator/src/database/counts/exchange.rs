@@ -184,10 +184,10 @@ impl Work for Exchange {
     async fn run(&mut self, connection: &mut Connection) -> Result<Reader, DatabaseError> {
         let mut reader = Reader::new(self.writer);
         if connection.statements().packet_is_one_text {
-            connection.each_text(self.texts.join(";"), |row| reader.take(row)).await?;
+            connection.each_text(self.texts.join(";"), &mut |row| reader.take(row)).await?;
         } else {
             for text in &self.texts {
-                connection.each_text(text.clone(), |row| reader.take(row)).await?;
+                connection.each_text(text.clone(), &mut |row| reader.take(row)).await?;
             }
         }
         Ok(reader)

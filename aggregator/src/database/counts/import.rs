@@ -67,7 +67,7 @@ impl Work for ReadRows<'_> {
         let (mut cells, mut taken, mut last) = (Cells::default(), 0, None);
         let statement = connection.statements().page;
         connection
-            .each(statement, &self.args, |row| {
+            .each(statement, &self.args, &mut |row| {
                 taken += 1;
                 last = place(row);
                 let is_own = row.bytes(rows::REGION) == Some(self.region);

@@ -63,7 +63,7 @@ impl Work for Take<'_> {
         connection.execute(statements.lease_take, &take).await?;
         let mut found = None;
         connection
-            .each(statements.lease_read, &[Arg::Bytes(region)], |row| {
+            .each(statements.lease_read, &[Arg::Bytes(region)], &mut |row| {
                 let other: Option<[u8; 16]> = row.bytes(0).and_then(|bytes| bytes.try_into().ok());
                 found = match (other, row.number(1), row.number(2)) {
                     (Some(found), ..) if found == *holder => Some(Lease::Mine),

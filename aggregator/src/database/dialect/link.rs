@@ -79,7 +79,8 @@ pub(in crate::database) trait Link: Send {
     /// Calls `take` with every row of a result.
     fn each<'a>(&'a mut self, statement: &'static str, args: &'a [Arg<'a>], take: Take<'a>) -> Call<'a, ()>;
 
-    /// Like `each`, with statements that contain their values as literals.
+    /// Like `each`, with statements that contain their values as literals. Preparing thousands of parameters costs more than parsing the
+    /// text, because the server describes each parameter first. Each number of rows would also need its own prepared statement.
     fn each_text<'a>(&'a mut self, text: String, take: Take<'a>) -> Call<'a, ()>;
 
     /// Waits for an answer to nothing.
@@ -101,14 +102,16 @@ pub(in crate::database) trait Columns {
     fn number(&self, column: usize) -> Option<u64>;
 }
 
-/// The first `N` numbers of the first row.
-pub(in crate::database) async fn first<const N: usize>(
-    link: &mut dyn Link,
-    statement: &'static str,
-    args: &[Arg<'_>],
-) -> Result<[Option<u64>; N], DatabaseError> {
-    let mut numbers = [None; N];
-    let mut take = |row: &Row<'_>| numbers = std::array::from_fn(|column| row.number(column));
-    link.each(statement, args, &mut take).await?;
-    Ok(numbers)
+impl dyn Link + '_ {
+    /// The first `N` numbers of the first row.
+    pub async fn first<const N: usize>(
+        &mut self,
+        statement: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<[Option<u64>; N], DatabaseError> {
+        let mut numbers = [None; N];
+        let mut take = |row: &Row<'_>| numbers = std::array::from_fn(|column| row.number(column));
+        self.each(statement, args, &mut take).await?;
+        Ok(numbers)
+    }
 }

@@ -138,7 +138,7 @@ impl Work for Read<'_> {
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Transaction>, DatabaseError> {
         let mut transactions = Vec::new();
-        connection.each(self.statement, self.args, |row| transactions.extend(read_row(row))).await?;
+        connection.each(self.statement, self.args, &mut |row| transactions.extend(read_row(row))).await?;
         Ok(transactions)
     }
 }

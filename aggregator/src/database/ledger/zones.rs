@@ -163,7 +163,7 @@ impl Work for ReadZones<'_> {
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Zone>, DatabaseError> {
         let mut zones = Vec::new();
-        connection.each(self.statement, self.args, |row| zones.extend(read_zone(row))).await?;
+        connection.each(self.statement, self.args, &mut |row| zones.extend(read_zone(row))).await?;
         Ok(zones)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::statements::{CLOCK, COUNT, ENOUGH, RECORD, STATEMENTS};
 use crate::database::dialect::arg::Arg;
-use crate::database::dialect::link::{Link, first};
+use crate::database::dialect::link::Link;
 use crate::database::dialect::velocity::Velocity;
 use crate::database::error::{DatabaseError, Reason};
 use weir_core::replication::exact::plan::LedgerCharge;
@@ -29,24 +29,24 @@ async fn decide(
     region: &[u8],
 ) -> Result<Velocity, DatabaseError> {
     let (zone, bucket, cost) = (Arg::Int(charge.zone.into()), Arg::Bytes(&charge.bucket), charge.cost);
-    let [_, _, Some(rate), Some(window)] = first(link, STATEMENTS.zone, &[zone]).await? else {
+    let [_, _, Some(rate), Some(window)] = link.first(STATEMENTS.zone, &[zone]).await? else {
         return Err(DatabaseError::new(Reason::NoZone, "there is no such zone"));
     };
-    let [now] = first(link, CLOCK, &[]).await?;
+    let [now] = link.first(CLOCK, &[]).await?;
     let now = now.unwrap_or_default();
     let window_us = window.saturating_mul(1_000_000);
     let since = now.saturating_sub(window_us);
     let counted = [zone, bucket, Arg::Int(since)];
-    let [used, oldest] = first(link, COUNT, &counted).await?;
+    let [used, oldest] = link.first(COUNT, &counted).await?;
     let used = used.unwrap_or_default();
     let excess = used.saturating_add(cost).saturating_sub(rate);
     let blocked = excess > 0;
     let [enough] = match blocked && cost <= rate {
-        true => first(link, ENOUGH, &[zone, bucket, Arg::Int(since), Arg::Int(excess)]).await?,
+        true => link.first(ENOUGH, &[zone, bucket, Arg::Int(since), Arg::Int(excess)]).await?,
         false => [None],
     };
     let record = [zone, bucket, Arg::Int(blocked.into()), Arg::Int(now), Arg::Int(cost), Arg::Bytes(region)];
-    let [transaction] = first(link, RECORD, &record).await?;
+    let [transaction] = link.first(RECORD, &record).await?;
     let until_left_ms = |moment: u64| moment.saturating_sub(since).div_ceil(1_000);
     let oldest = oldest.or((cost > 0 && !blocked).then_some(now));
     Ok(Velocity {
