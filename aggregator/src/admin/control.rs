@@ -15,8 +15,7 @@ use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::exact::{AlgorithmKind, ExactKey};
-use weir_core::model::key::KeyParts;
-use weir_core::model::named::Namespace;
+use weir_core::model::key::{KeyParts, Namespace};
 use weir_core::model::time::UnixMs;
 use weir_core::region::Explained;
 use weir_core::region::top::{KeyUsage, Ranked};
@@ -35,8 +34,7 @@ pub fn control_of(
 
 /// Like [`control_of`], for a key of which only the counted identifier is known.
 fn control_of_key(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
-    let namespace = Namespace { workspace: key.workspace, name: key.namespace };
-    find(services, namespace, (key.identifier, key.identifier), key.duration_ms, now, false)
+    find(services, key.whole_namespace(), (key.identifier, key.identifier), key.duration_ms, now, false)
 }
 
 fn find(
@@ -165,17 +163,15 @@ impl<'a> Limits<'a> {
 
     /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        let namespace = Namespace { workspace: key.workspace, name: key.namespace };
-        self.rules_by(namespace, AlgorithmKind::Window, key.duration_ms)
+        self.rules_by(key.whole_namespace(), AlgorithmKind::Window, key.duration_ms)
     }
 
     /// What rules state of an exact key.
     pub fn ruled(&self, key: &ExactKey) -> RuleFacts<'_> {
         match key {
             ExactKey::Log(own) => {
-                let KeyParts { workspace, namespace, duration_ms, .. } = own.parts();
-                let namespace = Namespace { workspace, name: namespace };
-                let rules = self.rules_by(namespace, key.kind(), duration_ms);
+                let parts = own.parts();
+                let rules = self.rules_by(parts.whole_namespace(), key.kind(), parts.duration_ms);
                 RuleFacts { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {

@@ -11,8 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::matching::canonical::split_epoch;
 use weir_core::model::exact::{Algorithm, ExactKey};
-use weir_core::model::key::{Key, KeyParts};
-use weir_core::model::named::Namespace;
+use weir_core::model::key::{Key, KeyParts, Namespace};
 
 /// Timeout of reading all exact limits of an identifier.
 const WITHIN: Duration = Duration::from_secs(1);

@@ -5,8 +5,7 @@
 
 use crate::control::{Banned, Keeper, Local};
 use crate::limiter::{Limiter, Violation, Violator, violations_namespace};
-use crate::model::key::{KeyParts, MAX_KEY_BYTES};
-use crate::model::named::Namespace;
+use crate::model::key::{KeyParts, MAX_KEY_BYTES, Namespace};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::rules::identifier::has_value;

@@ -8,8 +8,8 @@
 
 use crate::control::change::{Change, Wish};
 use crate::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
-use crate::model::key::MAX_TEXT_BYTES;
-use crate::model::named::{NamedMap, Namespace};
+use crate::model::key::{MAX_TEXT_BYTES, Namespace};
+use crate::model::named::NamedMap;
 use crate::model::time::UnixMs;
 use crate::model::wire::Ban;
 use crate::rules::MAX_BAN_MS;

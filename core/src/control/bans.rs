@@ -5,8 +5,8 @@
 
 use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
-use crate::model::key::MAX_TEXT_BYTES;
-use crate::model::named::{NamedMap, Namespace};
+use crate::model::key::{MAX_TEXT_BYTES, Namespace};
+use crate::model::named::NamedMap;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire;
 use alloc::boxed::Box;

@@ -7,7 +7,7 @@
 use super::bans::Local;
 use super::set::Controls;
 use super::stored::{self, Found};
-use crate::model::named::Namespace;
+use crate::model::key::Namespace;
 use crate::model::shared::{Place, Shared, Version};
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire;

@@ -8,7 +8,7 @@ use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
 use super::log::{Entry, Log, Stored, ignore_change};
 use super::{Control, Slot, Target};
-use crate::model::named::Namespace;
+use crate::model::key::Namespace;
 use crate::model::time::{Now, UnixMs};
 use crate::model::wire;
 use core::net::IpAddr;

@@ -9,7 +9,7 @@
 //!
 //! Workspaces, and the namespaces of one workspace, [share the room](crate::model::room).
 
-use crate::model::key::KeyParts;
+use crate::model::key::{KeyParts, Namespace};
 use crate::model::room::ByNamespace;
 use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
@@ -60,14 +60,14 @@ impl GivenBack {
             *amount = Amount { hits: before.saturating_add(hits).min(counted), sequence, until };
             return;
         }
-        let (hits, (workspace, namespace)) = (hits.min(counted), names(key));
-        let has_place = |held: &ByNamespace| held.held(workspace, namespace).has_place(MAX_GIVEN_BACK);
+        let (hits, namespace) = (hits.min(counted), namespace_of(key));
+        let has_place = |held: &ByNamespace| held.held(namespace).has_place(MAX_GIVEN_BACK);
         if !has_place(&self.held) && now.since(self.cleaned) >= BETWEEN_CLEANINGS_MS {
             self.cleaned = now;
             self.drop_ended(now);
         }
         if hits > 0 && has_place(&self.held) {
-            self.held.add(workspace, namespace, 1);
+            self.held.add(namespace, 1);
             self.amounts.insert(key.to_vec(), Amount { hits, sequence, until });
         }
     }
@@ -77,8 +77,7 @@ impl GivenBack {
         self.amounts.retain(|key, amount| {
             let stays = amount.until > now;
             if !stays {
-                let (workspace, namespace) = names(key);
-                held.remove(workspace, namespace, 1);
+                held.remove(namespace_of(key), 1);
             }
             stays
         });
@@ -98,8 +97,7 @@ impl GivenBack {
             }
             Some(_) => {
                 self.amounts.remove(key);
-                let (workspace, namespace) = names(key);
-                self.held.remove(workspace, namespace, 1);
+                self.held.remove(namespace_of(key), 1);
             }
             None => {}
         }
@@ -107,9 +105,8 @@ impl GivenBack {
     }
 }
 
-/// The workspace and the namespace of a key.
-fn names(key: &[u8]) -> (&[u8], &[u8]) {
-    KeyParts::decode(key).map_or((b"", b""), |parts| (parts.workspace, parts.namespace))
+fn namespace_of(key: &[u8]) -> Namespace<&[u8]> {
+    KeyParts::decode(key).map_or(Namespace::default(), |parts| parts.whole_namespace())
 }
 
 #[cfg(test)]

@@ -49,6 +49,15 @@ pub struct KeyParts<'a> {
     pub resolution: u16,
 }
 
+/// A namespace of a workspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Namespace<T> {
+    /// The workspace.
+    pub workspace: T,
+    /// Its name.
+    pub name: T,
+}
+
 /// Why bytes are not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
@@ -67,6 +76,11 @@ pub enum KeyError {
 }
 
 impl<'a> KeyParts<'a> {
+    /// The namespace with its workspace.
+    pub fn whole_namespace(&self) -> Namespace<&'a [u8]> {
+        Namespace { workspace: self.workspace, name: self.namespace }
+    }
+
     /// Appends the canonical bytes to `out`; fails for parts that [`KeyParts::decode`] would reject.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), KeyError> {
         self.check()?;

@@ -1,19 +1,11 @@
 //! Values by namespace and name, which share their room: bans in a process, and those that wait in an aggregator.
 
+use super::key::Namespace;
 use super::room::Held;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::borrow::Borrow;
-
-/// A namespace of a workspace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Namespace<T> {
-    /// The workspace.
-    pub workspace: T,
-    /// Its name.
-    pub name: T,
-}
 
 /// Values by namespace and name. Clients choose names, so a map with a fixed hash key is not used.
 #[derive(Clone, Debug)]

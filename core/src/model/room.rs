@@ -1,5 +1,6 @@
 //! The room that several parts share, such as workspaces or credentials.
 
+use super::key::Namespace;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
@@ -100,17 +101,17 @@ struct OfWorkspace {
 
 impl ByNamespace {
     /// What is taken, in all and around this namespace.
-    pub fn held(&self, workspace: &[u8], namespace: &[u8]) -> Held {
-        let of = self.workspaces.get(workspace);
+    pub fn held(&self, namespace: Namespace<&[u8]>) -> Held {
+        let of = self.workspaces.get(namespace.workspace);
         Held {
             all: self.taken,
             of_workspace: of.map_or(0, |of| of.taken),
-            of_namespace: of.and_then(|of| of.namespaces.get(namespace)).copied().unwrap_or(0),
+            of_namespace: of.and_then(|of| of.namespaces.get(namespace.name)).copied().unwrap_or(0),
         }
     }
 
     /// A namespace has taken so much more.
-    pub fn add(&mut self, workspace: &[u8], namespace: &[u8], more: usize) {
+    pub fn add(&mut self, Namespace { workspace, name }: Namespace<&[u8]>, more: usize) {
         if more == 0 {
             return;
         }
@@ -118,22 +119,22 @@ impl ByNamespace {
             self.workspaces.insert(workspace.into(), OfWorkspace::default());
         }
         let Some(of) = self.workspaces.get_mut(workspace) else { return };
-        match of.namespaces.get_mut(namespace) {
+        match of.namespaces.get_mut(name) {
             Some(held) => *held = held.saturating_add(more),
-            None => drop(of.namespaces.insert(namespace.into(), more)),
+            None => drop(of.namespaces.insert(name.into(), more)),
         }
         of.taken = of.taken.saturating_add(more);
         self.taken = self.taken.saturating_add(more);
     }
 
     /// A namespace has so much less.
-    pub fn remove(&mut self, workspace: &[u8], namespace: &[u8], less: usize) {
+    pub fn remove(&mut self, Namespace { workspace, name }: Namespace<&[u8]>, less: usize) {
         let Some(of) = self.workspaces.get_mut(workspace) else { return };
-        let Some(held) = of.namespaces.get_mut(namespace) else { return };
+        let Some(held) = of.namespaces.get_mut(name) else { return };
         let less = less.min(*held);
         *held = held.saturating_sub(less);
         if *held == 0 {
-            of.namespaces.remove(namespace);
+            of.namespaces.remove(name);
         }
         of.taken = of.taken.saturating_sub(less);
         if of.taken == 0 {
@@ -169,14 +170,18 @@ mod tests {
         assert_eq!(places.taken(), 15, "who has nothing gives nothing back");
     }
 
+    fn of<'a>(workspace: &'a str, name: &'a str) -> Namespace<&'a [u8]> {
+        Namespace { workspace: workspace.as_bytes(), name: name.as_bytes() }
+    }
+
     #[test]
     fn namespaces_leave_room_to_those_of_their_workspace_and_of_others() {
         let mut room = ByNamespace::default();
         let mut fill = |workspace: &str, namespace: &str| {
-            let (workspace, namespace) = (workspace.as_bytes(), namespace.as_bytes());
+            let namespace = of(workspace, namespace);
             let takes = |_: &usize| {
-                let has_place = room.held(workspace, namespace).has_place(1_024);
-                room.add(workspace, namespace, usize::from(has_place));
+                let has_place = room.held(namespace).has_place(1_024);
+                room.add(namespace, usize::from(has_place));
                 has_place
             };
             (0..2_000).take_while(takes).count()
@@ -185,9 +190,9 @@ mod tests {
         assert!((500..600).contains(&one) && (100..200).contains(&other), "{one} {other}");
         assert!(fill("v", "one") >= 100);
         for (namespace, held) in [("one", one), ("other", other)] {
-            room.remove(b"w", namespace.as_bytes(), held + 9);
+            room.remove(of("w", namespace), held + 9);
         }
-        room.remove(b"v", b"one", 1_024);
+        room.remove(of("v", "one"), 1_024);
         assert!(room.is_empty(), "{room:?}");
     }
 }

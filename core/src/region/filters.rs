@@ -6,7 +6,7 @@ use super::plausibility::{Refused, checked_own, most_by_now};
 use super::subscribers::Subscribers;
 use super::work::Errand;
 use super::{Region, Reported};
-use crate::model::key::{Key, KeyParts, NodeId};
+use crate::model::key::{Key, KeyParts, Namespace, NodeId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
@@ -61,11 +61,12 @@ impl Region {
     /// them. `live` returns what live control sets for a key, given its limit without live control; `None` changes nothing.
     pub fn control_identifier(
         &mut self,
-        (workspace, namespace, identifier): (&[u8], &[u8], &[u8]),
+        namespace: Namespace<&[u8]>,
+        identifier: &[u8],
         mut live: impl FnMut(&KeyParts<'_>, Option<u64>) -> Option<LiveLimit>,
         now: UnixMs,
     ) {
-        let keys = self.keys.of_identifier(workspace, namespace, identifier).into_iter();
+        let keys = self.keys.of_identifier(namespace.workspace, namespace.name, identifier).into_iter();
         let slots: Vec<usize> = keys.filter_map(|(key, _)| self.keys.find(key)).collect();
         slots.into_iter().for_each(|slot| self.control_slot(slot, &mut live, now));
     }

@@ -17,7 +17,7 @@ use crate::control::{
 };
 use crate::matching::canonical::canonical_identifier;
 use crate::matching::glob::Pattern;
-use crate::model::key::KeyParts;
+use crate::model::key::{KeyParts, Namespace};
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use crate::region::LiveLimit;
@@ -39,8 +39,8 @@ const LONGEST_WAIT_MS: u64 = 10_000;
 /// After this time the nodes have a change of live control, and have reported what they applied before it, in milliseconds.
 const SETTLE_MS: u64 = 5_000;
 
-/// An identifier: its workspace, its namespace, and its canonical form.
-type Name = (Box<str>, Box<str>, Vec<u8>);
+/// An identifier in its canonical form, in a namespace.
+type Name = (Namespace<Box<str>>, Vec<u8>);
 
 /// Which keys may have another limit: those in a namespace.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,9 @@ impl LiveLimits {
                 Some(raw) => {
                     let mut canonical = Vec::new();
                     canonical_identifier(raw, &mut canonical);
-                    changed.names.insert((workspace.as_str().into(), scope.as_str().into(), canonical));
+                    let namespace =
+                        Namespace { workspace: workspace.as_str().into(), name: scope.as_str().into() };
+                    changed.names.insert((namespace, canonical));
                 }
                 None => changed.scopes.insert(workspace, scope),
             }
@@ -169,12 +171,12 @@ impl LiveLimits {
         let LiveLimits { changed: Changed { names, .. }, scratch, .. } = self;
         access.state(|state, now| {
             for _ in 0..STEP_NAMES {
-                let Some((workspace, namespace, identifier)) = names.pop_first() else { break };
-                let name = (workspace.as_bytes(), namespace.as_bytes(), identifier.as_slice());
+                let Some((Namespace { workspace, name }, identifier)) = names.pop_first() else { break };
+                let namespace = Namespace { workspace: workspace.as_bytes(), name: name.as_bytes() };
                 let live = |parts: &KeyParts<'_>, configured| {
                     Some(live_limit(controls, parts, configured, now.unix, scratch))
                 };
-                state.region.control_identifier(name, live, now.unix);
+                state.region.control_identifier(namespace, &identifier, live, now.unix);
             }
             state.limits_applied();
         });

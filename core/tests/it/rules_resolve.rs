@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use weir_core::control::{Banned, Control, Controls, Effect, Selector, Target};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
 use weir_core::matching::networks::parse_network;
-use weir_core::model::named::Namespace;
+use weir_core::model::key::Namespace;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
 use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};

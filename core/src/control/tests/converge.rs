@@ -1,7 +1,7 @@
 //! Frames against a model: a database sends each process what it lacks, over a network that loses, repeats and delays.
 
 use super::*;
-use crate::model::named::Namespace;
+use crate::model::key::Namespace;
 use crate::model::time::{MonoMs, Now};
 use alloc::collections::BTreeMap;
 use proptest::prelude::*;

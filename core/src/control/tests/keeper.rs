@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::named::Namespace;
+use crate::model::key::Namespace;
 use crate::model::shared::{MemoryShared, Place, Shared, Version};
 use crate::model::time::{MonoMs, Now};
 use proptest::prelude::*;

@@ -2,7 +2,7 @@ use super::*;
 use crate::control::book::MAX_KEPT;
 use crate::matching::canonical::DIGEST_BYTES;
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
-use crate::model::named::Namespace;
+use crate::model::key::Namespace;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeSet;

@@ -107,7 +107,7 @@ impl Logs {
         let mut log = Log::new(window_us(key));
         let decided = log.decide(now, *id, *cost, *most);
         if !log.is_empty() {
-            self.keys.add(key.parts().workspace, key.parts().namespace, 1);
+            self.keys.add(key.parts().whole_namespace(), 1);
             self.count(key, 0, log.len());
             let leaves = Micros(now.0.saturating_add(decided.reset_us));
             self.leaving.insert((leaves, key.clone()));
@@ -163,8 +163,7 @@ impl Logs {
 
     /// What is held around the namespace of a key: keys, and entries.
     fn held(&self, key: &Key) -> [Held; 2] {
-        let parts = key.parts();
-        [&self.keys, &self.entries].map(|room| room.held(parts.workspace, parts.namespace))
+        [&self.keys, &self.entries].map(|room| room.held(key.parts().whole_namespace()))
     }
 
     /// Whether the namespace of a key has no room for another entry of it.
@@ -176,15 +175,15 @@ impl Logs {
 
     /// The log of a key has another number of entries.
     fn count(&mut self, key: &Key, before: usize, after: usize) {
-        let parts = key.parts();
-        self.entries.remove(parts.workspace, parts.namespace, before.saturating_sub(after));
-        self.entries.add(parts.workspace, parts.namespace, after.saturating_sub(before));
+        let namespace = key.parts().whole_namespace();
+        self.entries.remove(namespace, before.saturating_sub(after));
+        self.entries.add(namespace, after.saturating_sub(before));
     }
 
     /// A log was removed that had these entries, and this number among those that may be evicted.
     fn removed(&mut self, key: &Key, entries: usize, single: Option<u64>) {
         self.count(key, entries, 0);
-        self.keys.remove(key.parts().workspace, key.parts().namespace, 1);
+        self.keys.remove(key.parts().whole_namespace(), 1);
         if let Some(place) = single {
             self.set_single(key, place, false);
         }

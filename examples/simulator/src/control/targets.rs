@@ -2,7 +2,7 @@
 
 use weir_core::control::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
-use weir_core::model::named::Namespace;
+use weir_core::model::key::Namespace;
 
 /// The workspace of all controls but those of a flood.
 pub(super) const WORKSPACE: &str = "w";
