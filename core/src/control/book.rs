@@ -109,9 +109,19 @@ pub fn first_revision(now: UnixMs) -> u64 {
     now.0.checked_div(1_000).unwrap_or(0).clamp(1, LAST_FIRST)
 }
 
+/// What is random in an edition.
+#[derive(Clone, Copy, Debug)]
+pub struct EditionSeed {
+    /// The incarnation; never 0.
+    pub incarnation: u64,
+    /// The stamp.
+    pub stamp: u64,
+}
+
 /// The edition of a database that was set back to `found`, under a new incarnation: its revision was never used. `known` is the highest
-/// one that is known of; incarnation and stamp are random.
-pub fn renewed(found: Edition, known: u64, (incarnation, stamp): (u64, u64), now: UnixMs) -> Edition {
+/// one that is known of.
+pub fn renewed(found: Edition, known: u64, drawn: EditionSeed, now: UnixMs) -> Edition {
+    let EditionSeed { incarnation, stamp } = drawn;
     let used = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION.saturating_sub(1));
     Edition { incarnation, revision: used.saturating_add(1), stamp, ..found }
 }

@@ -15,7 +15,7 @@ pub use tidy::Tidied;
 
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
-use weir_core::control::book::{self, Edition, Entry, MAX_STAMP, first_revision};
+use weir_core::control::book::{self, Edition, EditionSeed, Entry, MAX_STAMP, first_revision};
 use weir_core::control::change::StoredControl;
 use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
@@ -151,7 +151,8 @@ async fn renew(
     known: u64,
     now: UnixMs,
 ) -> Result<Edition, DatabaseError> {
-    let renewed = book::renewed(found, known, (random_incarnation(), random_stamp()), now);
+    let drawn = EditionSeed { incarnation: random_incarnation(), stamp: random_stamp() };
+    let renewed = book::renewed(found, known, drawn, now);
     let Edition { incarnation, revision, stamp, .. } = renewed;
     let statement = connection.statements().controls.renew;
     connection.execute(statement, &[incarnation, revision, stamp].map(Arg::Int)).await?;

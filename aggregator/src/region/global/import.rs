@@ -28,8 +28,16 @@ struct Going {
     cells: u64,
     bad: u64,
     bad_example: Option<String>,
-    /// Cells merged and refused by all imports before this one.
-    before: (u64, u64, u64),
+    /// What all imports before this one did.
+    before: CellCounts,
+}
+
+/// Cells of other regions.
+struct CellCounts {
+    merged: u64,
+    refused: u64,
+    /// Left out for want of room.
+    without_room: u64,
 }
 
 /// Before the program serves: imports all, within a bound.
@@ -77,7 +85,7 @@ impl ImportTask {
 
     async fn read(&mut self, hub: &Hub, page: ReadPage) {
         let global = &self.global;
-        let (began, before, span) = (Instant::now(), merged(hub), self.round.call(&hub.telemetry));
+        let (began, before, span) = (Instant::now(), CellCounts::of(hub), self.round.call(&hub.telemetry));
         let result = around(span.as_ref(), global.database.import(&page)).await;
         let cells = result.as_ref().map_or(0, |imported| imported.cells() as u64);
         self.round.called(cells, result.as_ref().err().map(DatabaseError::reason));
@@ -102,9 +110,9 @@ impl ImportTask {
 impl Going {
     fn conclude(self, hub: &Hub) {
         let Going { began, cells, bad, bad_example, before } = self;
-        let (merged, refused, full) = merged(hub);
-        let bad = bad + refused.saturating_sub(before.1);
-        let full = full.saturating_sub(before.2);
+        let all = CellCounts::of(hub);
+        let bad = bad + all.refused.saturating_sub(before.refused);
+        let full = all.without_room.saturating_sub(before.without_room);
         if full > 0 {
             hub.warn(
                 &format!("no room for {full} cells that other regions have used: --max-keys is reached"),
@@ -117,15 +125,18 @@ impl Going {
             hub.warn(&format!("skipped {bad} invalid rows of the database: {example}"), None);
         }
         hub.metrics.convergence.global_rows_last_poll.set(i64::try_from(cells).unwrap_or(i64::MAX));
-        debug!(applied = merged.saturating_sub(before.0), "imported");
+        debug!(applied = all.merged.saturating_sub(before.merged), "imported");
         hub.metrics.import_seconds.observe(began.elapsed().as_secs_f64());
     }
 }
 
-/// Cells of other regions that were merged, refused, and left out for want of room.
-fn merged(hub: &Hub) -> (u64, u64, u64) {
-    hub.state(|state, _| {
-        let figures = &state.figures;
-        (figures.imports_merged, figures.imports_refused, figures.without_room.regions)
-    })
+impl CellCounts {
+    /// Those of all imports until now.
+    fn of(hub: &Hub) -> CellCounts {
+        hub.state(|state, _| CellCounts {
+            merged: state.figures.imports_merged,
+            refused: state.figures.imports_refused,
+            without_room: state.figures.without_room.regions,
+        })
+    }
 }

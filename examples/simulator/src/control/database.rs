@@ -5,7 +5,7 @@ use crate::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::control::Control;
 use weir_core::control::book::{
-    Book, Contents, Digest, Edition, Entry, MAX_STAMP, News, Reading, first_revision, renewed,
+    Book, Contents, Digest, Edition, EditionSeed, Entry, MAX_STAMP, News, Reading, first_revision, renewed,
 };
 use weir_core::control::change::{Change, Changed, Draft, InForce, Made, Room, StoredControl};
 use weir_core::control::news::{Page, UnfinishedNews};
@@ -95,7 +95,7 @@ impl Database {
     fn renew(&mut self, reading: impl Fn(Edition) -> Reading, random: &mut Random, now: UnixMs) -> Edition {
         let found = self.edition(random, now);
         if let Reading::WentBack(known) = reading(found) {
-            let drawn = (random.next().max(1), random.below(MAX_STAMP));
+            let drawn = EditionSeed { incarnation: random.next().max(1), stamp: random.below(MAX_STAMP) };
             let renewed = renewed(found, known, drawn, now);
             (self.tables.edition, self.tables.stated) = (Some(renewed), self.tables.digest(|_| true));
             return renewed;
