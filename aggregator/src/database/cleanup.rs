@@ -1,7 +1,7 @@
 //! Deletes expired rows in batches, so that writers never wait long for a lock.
 
-use super::connection::retry::{self, Execute, Number, Work};
-use super::connection::{Arg, Connection};
+use super::connection::Arg;
+use super::connection::retry::{self, Execute, Number, Rows};
 use super::{Database, DatabaseError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,9 +94,12 @@ impl Database {
     }
 
     async fn writer_times(&self) -> Result<WriterTimes, DatabaseError> {
-        let statement = self.primary().statements().writer_times;
-        let times = ReadWriterTimes { statement, args: [Arg::Int(MAX_WRITERS)] };
-        retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), times).await
+        let args = [Arg::Int(MAX_WRITERS)];
+        let times = Rows(self.primary().statements().writer_times, &args, |row| {
+            Some(((row.bytes(0)?.to_vec(), row.number(1)?), row.number(2)?))
+        });
+        let found = retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), times).await?;
+        Ok(found.into_iter().collect())
     }
 
     /// Deletes ledger transactions older than `retention`, except those that their zone still counts, and bucket locks
@@ -156,27 +159,5 @@ impl Database {
         let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), delete).await?;
         sleep(began.elapsed().min(MAX_REST)).await;
         Ok(rows)
-    }
-}
-
-struct ReadWriterTimes<'a> {
-    statement: &'static str,
-    args: [Arg<'a>; 1],
-}
-
-impl Work for ReadWriterTimes<'_> {
-    type Output = WriterTimes;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<WriterTimes, DatabaseError> {
-        let mut times = WriterTimes::new();
-        connection
-            .each(self.statement, &self.args, &mut |row| {
-                let fields = (row.bytes(0), row.number(1), row.number(2));
-                if let (Some(region), Some(writer), Some(time)) = fields {
-                    times.insert((region.to_vec(), writer), time);
-                }
-            })
-            .await?;
-        Ok(times)
     }
 }

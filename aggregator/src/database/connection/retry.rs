@@ -5,7 +5,7 @@
 //! the rows again in another packet.
 
 use super::pool::Pool;
-use super::{Arg, Connection};
+use super::{Arg, Connection, Row};
 use crate::database::error::{DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -48,6 +48,23 @@ impl Work for Number<'_> {
         let mut number = None;
         connection.each(self.0, self.1, &mut |row| number = row.number(0)).await?;
         Ok(number)
+    }
+}
+
+/// The rows of a query that the function can read.
+pub(in crate::database) struct Rows<'a, T>(
+    pub &'static str,
+    pub &'a [Arg<'a>],
+    pub fn(&Row<'_>) -> Option<T>,
+);
+
+impl<T: Send> Work for Rows<'_, T> {
+    type Output = Vec<T>;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<T>, DatabaseError> {
+        let (mut found, read) = (Vec::new(), self.2);
+        connection.each(self.0, self.1, &mut |row| found.extend(read(row))).await?;
+        Ok(found)
     }
 }
 

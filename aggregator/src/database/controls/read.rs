@@ -4,7 +4,7 @@
 
 use super::{Begin, REVISION, begin, edition, end, entry, read_row, renew, slot_of};
 use crate::controls::{Action, AuditFilter, Audited, ControlFilter, PlaceFilter};
-use crate::database::connection::retry::{self, Work};
+use crate::database::connection::retry::{self, Rows, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
@@ -53,8 +53,29 @@ impl Database {
         now: UnixMs,
         within: Duration,
     ) -> Result<Vec<StoredControl>, DatabaseError> {
-        let work = List { filter, now };
-        retry::until(Instant::now() + within, self.primary(), work).await
+        let ControlFilter { place, slot, matching, after, limit } = filter;
+        let slot = Arg::Int(slot.map_or(0, super::slot_number));
+        let wide;
+        // SQL cannot match an identifier against patterns, so all rows are read and filtered here.
+        let (selected, rows) = match matching {
+            None => (place, u64::from(*limit)),
+            Some(_) => {
+                wide = PlaceFilter { scope: String::new(), ..place.clone() };
+                (&wide, u64::try_from(MAX_CONTROLS).unwrap_or(u64::MAX))
+            }
+        };
+        let mut args = args_of(selected);
+        args.extend([slot, slot, Arg::Int(*after), Arg::Int(now.0), Arg::Int(rows)]);
+        let list = Rows(self.primary().statements().controls.list, &args, read_row);
+        let mut found = retry::until(Instant::now() + within, self.primary(), list).await?;
+        if let Some(raw) = matching {
+            let in_scope = |scope: &str| [place.scope.as_str(), ALL_NAMESPACES].contains(&scope);
+            found.retain(|StoredControl { control: Control { target, .. }, .. }| {
+                (place.scope.is_empty() || in_scope(&target.scope)) && target.meets(raw.as_bytes())
+            });
+            found.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
+        }
+        Ok(found)
     }
 
     /// Audit entries, newest first.
@@ -63,7 +84,13 @@ impl Database {
         filter: &AuditFilter,
         within: Duration,
     ) -> Result<Vec<Audited>, DatabaseError> {
-        retry::until(Instant::now() + within, self.primary(), Audit { filter }).await
+        let AuditFilter { place, author, before, limit } = filter;
+        let before = before.unwrap_or(u64::MAX).min(i64::MAX.cast_unsigned());
+        let mut args = args_of(place);
+        args.extend(twice([author]));
+        args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
+        let audit = Rows(self.primary().statements().controls.audit, &args, read_audited);
+        retry::until(Instant::now() + within, self.primary(), audit).await
     }
 }
 
@@ -151,62 +178,6 @@ async fn contents(connection: &mut Connection) -> Result<Contents, DatabaseError
         })
         .await?;
     Ok(found)
-}
-
-struct List<'a> {
-    filter: &'a ControlFilter,
-    now: UnixMs,
-}
-
-impl Work for List<'_> {
-    type Output = Vec<StoredControl>;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<StoredControl>, DatabaseError> {
-        let ControlFilter { place, slot, matching, after, limit } = self.filter;
-        let slot = Arg::Int(slot.map_or(0, super::slot_number));
-        let wide;
-        // SQL cannot match an identifier against patterns, so all rows are read and filtered here.
-        let (selected, rows) = match matching {
-            None => (place, u64::from(*limit)),
-            Some(_) => {
-                wide = PlaceFilter { scope: String::new(), ..place.clone() };
-                (&wide, u64::try_from(MAX_CONTROLS).unwrap_or(u64::MAX))
-            }
-        };
-        let mut args = args_of(selected);
-        args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int(rows)]);
-        let mut found: Vec<StoredControl> = Vec::new();
-        let list = connection.statements().controls.list;
-        connection.each(list, &args, &mut |row| found.extend(read_row(row))).await?;
-        if let Some(raw) = matching {
-            let in_scope = |scope: &str| [place.scope.as_str(), ALL_NAMESPACES].contains(&scope);
-            found.retain(|StoredControl { control: Control { target, .. }, .. }| {
-                (place.scope.is_empty() || in_scope(&target.scope)) && target.meets(raw.as_bytes())
-            });
-            found.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
-        }
-        Ok(found)
-    }
-}
-
-struct Audit<'a> {
-    filter: &'a AuditFilter,
-}
-
-impl Work for Audit<'_> {
-    type Output = Vec<Audited>;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Audited>, DatabaseError> {
-        let AuditFilter { place, author, before, limit } = self.filter;
-        let before = before.unwrap_or(u64::MAX).min(i64::MAX.cast_unsigned());
-        let mut args = args_of(place);
-        args.extend(twice([author]));
-        args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
-        let mut found = Vec::new();
-        let audit = connection.statements().controls.audit;
-        connection.each(audit, &args, &mut |row| found.extend(read_audited(row))).await?;
-        Ok(found)
-    }
 }
 
 /// The parameters of the condition on a place.

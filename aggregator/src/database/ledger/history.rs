@@ -1,7 +1,7 @@
 //! The recorded attempts of the ledger, and what a bucket has used, for operators.
 
 use super::storable;
-use crate::database::connection::retry::{self, Work};
+use crate::database::connection::retry::{self, Rows, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Database {
         within: Duration,
     ) -> Result<Vec<Transaction>, DatabaseError> {
         // Reads the primary, because a replica may not have the newest attempts yet.
-        retry::until(Instant::now() + within, self.primary(), Read { statement, args }).await
+        retry::until(Instant::now() + within, self.primary(), Rows(statement, args, read_row)).await
     }
 }
 
@@ -125,21 +125,6 @@ impl Work for Sum<'_> {
             used: used.unwrap_or_default(),
             reset_ms: oldest_us.map_or(0, |age_us| left_us(age_us).div_ceil(1_000)),
         }))
-    }
-}
-
-struct Read<'a> {
-    statement: &'static str,
-    args: &'a [Arg<'a>],
-}
-
-impl Work for Read<'_> {
-    type Output = Vec<Transaction>;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Transaction>, DatabaseError> {
-        let mut transactions = Vec::new();
-        connection.each(self.statement, self.args, &mut |row| transactions.extend(read_row(row))).await?;
-        Ok(transactions)
     }
 }
 

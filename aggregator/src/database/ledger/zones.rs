@@ -1,7 +1,7 @@
 //! The ledger's zones, each a rate and a window. Every attempt reads its zone, so a change applies at once.
 
-use crate::database::connection::retry::{self, Execute, Number, Work};
-use crate::database::connection::{Arg, Connection, Row};
+use crate::database::connection::retry::{self, Execute, Number, Rows};
+use crate::database::connection::{Arg, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -149,22 +149,7 @@ impl Database {
         args: &[Arg<'_>],
         within: Duration,
     ) -> Result<Vec<Zone>, DatabaseError> {
-        retry::until(Instant::now() + within, self.primary(), ReadZones { statement, args }).await
-    }
-}
-
-struct ReadZones<'a> {
-    statement: &'static str,
-    args: &'a [Arg<'a>],
-}
-
-impl Work for ReadZones<'_> {
-    type Output = Vec<Zone>;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Zone>, DatabaseError> {
-        let mut zones = Vec::new();
-        connection.each(self.statement, self.args, &mut |row| zones.extend(read_zone(row))).await?;
-        Ok(zones)
+        retry::until(Instant::now() + within, self.primary(), Rows(statement, args, read_zone)).await
     }
 }
 
