@@ -170,8 +170,8 @@ impl<'a> Limits<'a> {
     pub fn ruled(&self, key: &ExactKey) -> RuleFacts<'_> {
         match key {
             ExactKey::Log(own) => {
-                let parts = own.parts();
-                let rules = self.rules_by(parts.whole_namespace(), key.kind(), parts.duration_ms);
+                let (parts, kind) = (own.parts(), key.algorithm().kind());
+                let rules = self.rules_by(parts.whole_namespace(), kind, parts.duration_ms);
                 RuleFacts { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {

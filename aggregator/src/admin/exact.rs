@@ -92,7 +92,9 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
     }
     let mut wanted = Vec::new();
     for rule in limits.rules_in(&query.workspace, &query.namespace) {
-        let Some(algorithm) = rule.algorithm().filter(|algorithm| algorithm.kind().is_exact()) else { continue };
+        let Some(algorithm) = rule.algorithm().filter(|algorithm| algorithm.kind().is_exact()) else {
+            continue;
+        };
         let exact = Exact { name: rule.name.clone(), shadow: rule.shadow, ..Exact::default() };
         wanted.extend(want(algorithm, rule.window_ms, rule.limit, exact));
     }
@@ -100,8 +102,8 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
         let Some(parts) = key.own().map(Key::parts) else { continue };
         let is_here = parts.workspace == query.workspace && parts.namespace == query.namespace;
         if is_here && !wanted.iter().any(|one| one.key.as_ref() == Ok(&key)) {
-            let (algorithm, limit) = (key.kind().algorithm(0), usage.limit.unwrap_or_default());
-            let lately = want(algorithm, window_ms, limit, Exact::default());
+            let limit = usage.limit.unwrap_or_default();
+            let lately = want(key.algorithm(), window_ms, limit, Exact::default());
             wanted.extend(lately.map(|lately| Wanted { key: Ok(key), ..lately }));
         }
     }
@@ -111,25 +113,22 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
 /// A key as displayed.
 pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
     let usage = found.usage;
-    let (namespace, canonical, epoch, zone) = match &found.key {
-        ExactKey::Ledger { zone, bucket } => {
-            let (canonical, epoch) = split_epoch(bucket);
-            let Namespace { workspace, name } = limits.namespace_of(*zone).unwrap_or_default();
-            (Namespace { workspace: workspace.to_owned(), name: name.to_owned() }, canonical, epoch, Some(*zone))
-        }
-        ExactKey::Log(key) => {
-            let KeyParts { workspace, namespace, identifier, epoch, .. } = key.parts();
-            (Namespace { workspace: text(workspace), name: text(namespace) }, identifier, epoch, None)
-        }
+    let (algorithm, own) = (found.key.algorithm(), found.key.own().map(Key::parts));
+    let of_zone = algorithm.zone().and_then(|zone| limits.namespace_of(zone)).unwrap_or_default();
+    let of_zone = Namespace { workspace: of_zone.workspace.as_bytes(), name: of_zone.name.as_bytes() };
+    let namespace = own.map_or(of_zone, |own| own.whole_namespace());
+    let (canonical, epoch) = match own {
+        Some(KeyParts { identifier, epoch, .. }) => (identifier, epoch),
+        None => split_epoch(found.key.identifier()),
     };
     let key = TopKey {
-        workspace: namespace.workspace,
-        namespace: namespace.name,
+        workspace: text(namespace.workspace),
+        namespace: text(namespace.name),
         identifier: identifier(canonical),
         counted: encode(canonical),
         epoch,
-        zone,
-        algorithm: found.key.kind().name().to_owned(),
+        zone: algorithm.zone(),
+        algorithm: algorithm.kind().name().to_owned(),
         duration_ms: found.window_ms,
         resolution: 1,
         used: usage.used,

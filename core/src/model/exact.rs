@@ -122,6 +122,19 @@ impl Algorithm {
         self.kind().max_limit()
     }
 
+    /// A charge in its wire format, of a key or a bucket.
+    pub fn charge_to_wire(self, key: &[u8], most: u64, cost: u64) -> wire::Charge {
+        let free = wire::Charge { cost, ..wire::Charge::default() };
+        match self {
+            Algorithm::Window | Algorithm::Log => {
+                wire::Charge { log: Some(wire::LogLimit { key: key.to_vec(), most }), ..free }
+            }
+            Algorithm::Ledger { zone } => {
+                wire::Charge { ledger: Some(wire::LedgerLimit { zone, bucket: key.to_vec() }), ..free }
+            }
+        }
+    }
+
     /// What its store counts on, for a key of these parts; `None` for windows, which no store decides.
     pub fn exact_key(self, parts: &KeyParts<'_>) -> Result<Option<ExactKey>, KeyError> {
         Ok(match self {
@@ -227,11 +240,19 @@ impl ExactRequestId {
 }
 
 impl ExactKey {
-    /// The kind of its algorithm.
-    pub fn kind(&self) -> AlgorithmKind {
+    /// Its algorithm.
+    pub fn algorithm(&self) -> Algorithm {
         match self {
-            ExactKey::Log(_) => AlgorithmKind::Log,
-            ExactKey::Ledger { .. } => AlgorithmKind::Ledger,
+            ExactKey::Log(_) => Algorithm::Log,
+            ExactKey::Ledger { zone, .. } => Algorithm::Ledger { zone: *zone },
+        }
+    }
+
+    /// The canonical bytes of its key, or its bucket.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            ExactKey::Log(key) => key.as_bytes(),
+            ExactKey::Ledger { bucket, .. } => bucket,
         }
     }
 
@@ -245,25 +266,14 @@ impl ExactKey {
 
     /// The identifier; for a ledger with its epoch.
     pub fn identifier(&self) -> &[u8] {
-        match self {
-            ExactKey::Log(key) => key.parts().identifier,
-            ExactKey::Ledger { bucket, .. } => bucket,
-        }
+        self.own().map_or(self.as_bytes(), |key| key.parts().identifier)
     }
 }
 
 impl Charge {
     /// The wire format.
     pub fn to_wire(&self) -> wire::Charge {
-        let (log, ledger) = match &self.key {
-            ExactKey::Log(key) => {
-                (Some(wire::LogLimit { key: key.as_bytes().to_vec(), most: self.most }), None)
-            }
-            ExactKey::Ledger { zone, bucket } => {
-                (None, Some(wire::LedgerLimit { zone: *zone, bucket: bucket.to_vec() }))
-            }
-        };
-        wire::Charge { log, ledger, cost: self.cost }
+        self.key.algorithm().charge_to_wire(self.key.as_bytes(), self.most, self.cost)
     }
 
     /// Reads the wire format. Of a log, which holds much less, numbers above its most are reduced to that.

@@ -124,11 +124,11 @@ fn rule() -> Value {
     extend(
         &mut schema,
         json!({
-            "if": is("ledger"),
+            "if": is(AlgorithmKind::Ledger.name()),
             "then": { "properties": of_ledger, "required": ["zone"] },
             "else": {
                 "required": ["limit", "window"],
-                "if": is("sliding_log"),
+                "if": is(AlgorithmKind::Log.name()),
                 "then": { "properties": of_log },
                 "else": { "properties": of_window },
             },

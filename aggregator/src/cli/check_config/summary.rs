@@ -175,8 +175,11 @@ fn rule_summary(rule: &Rule) -> String {
     };
     let limited = match rule.algorithm {
         Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
-        Algorithm::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
         Algorithm::Ledger { zone } => format!("as zone {zone} of the ledger allows"),
+        exact => {
+            let word = exact.kind().word();
+            format!("{limit} per {window} in namespace {namespace:?}, by an exact {word}")
+        }
     };
     let hashed = if *hash { ", identifiers hashed" } else { "" };
     let hard_limit = if *hard_limit { ", as a hard limit" } else { "" };

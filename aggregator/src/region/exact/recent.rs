@@ -217,7 +217,7 @@ async fn read_again(nearest: &mut Nearest, stores: &Stores) {
 /// A query of a log, which charges nothing.
 pub(super) fn query(key: &ExactKey, most: u64) -> Option<LogCharge> {
     let id = EntryId { request: ExactRequestId([0; 16]), place: 0 };
-    Some(LogCharge { key: key.own()?.clone(), id, cost: 0, most })
+    LogCharge::of(&Charge { key: key.clone(), most, cost: 0 }, id)
 }
 
 /// The use of a log by the answer to a query.

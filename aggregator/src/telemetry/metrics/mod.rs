@@ -166,7 +166,7 @@ impl ExactFigures {
     pub fn decided(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
         self.exact_seconds.observe(took.as_secs_f64());
         for (charge, charge_result) in charges.iter().zip(results) {
-            let algorithm = charge.key.kind().name();
+            let algorithm = charge.key.algorithm().kind().name();
             let result = match charge_result.verdict {
                 Verdict::Allowed => "allowed",
                 Verdict::Denied { .. } => "denied",

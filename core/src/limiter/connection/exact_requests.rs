@@ -11,7 +11,7 @@
 use crate::limiter::check::{Attempt, Check, Visibility};
 use crate::limiter::rule_set::RuleSet;
 use crate::limiter::stats::Stats;
-use crate::model::exact::{Algorithm, ChargeResult, Verdict};
+use crate::model::exact::{ChargeResult, Verdict};
 use crate::model::key::{HashKey, fingerprint};
 use crate::model::time::MonoMs;
 use crate::model::wire;
@@ -325,28 +325,18 @@ fn pack<T: Message>(
 }
 
 fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
+    let Check { rule, algorithm, key, limit, cost, policy, .. } = *check;
+    let has_limit = algorithm.zone().is_none();
     let pending = PendingCharge {
-        rule: check.rule,
-        rules: RuleSet::of(check.rule),
-        deny_on_failure: check.policy.deny_on_failure,
-        visibility: check.policy.visibility,
-        fingerprint: None,
-        cost: check.cost,
-        limit: 0,
+        rule,
+        rules: RuleSet::of(rule),
+        deny_on_failure: policy.deny_on_failure,
+        visibility: policy.visibility,
+        fingerprint: has_limit.then(|| fingerprint(key, secret)),
+        cost,
+        limit: if has_limit { limit } else { 0 },
     };
-    let free = wire::Charge { cost: check.cost, ..Default::default() };
-    let key = check.key.to_vec();
-    match check.algorithm {
-        Algorithm::Ledger { zone } => {
-            let ledger = Some(wire::LedgerLimit { zone, bucket: key });
-            (wire::Charge { ledger, ..free }, pending)
-        }
-        Algorithm::Log | Algorithm::Window => {
-            let log = Some(wire::LogLimit { key, most: check.limit });
-            let fingerprint = Some(fingerprint(check.key, secret));
-            (wire::Charge { log, ..free }, PendingCharge { fingerprint, limit: check.limit, ..pending })
-        }
-    }
+    (algorithm.charge_to_wire(key, limit, cost), pending)
 }
 
 fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {

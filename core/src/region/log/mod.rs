@@ -14,7 +14,7 @@ mod tests;
 
 pub use logs::{Full, Logs, LogsLimits};
 
-use crate::model::exact::{ChargeResult, ExactRequestId, Verdict};
+use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Verdict};
 use crate::model::key::Key;
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -110,6 +110,14 @@ struct Entry {
 struct Moved {
     at: Micros,
     given: Micros,
+}
+
+impl LogCharge {
+    /// A charge as a log decides it; `None` for another algorithm's.
+    pub fn of(charge: &Charge, id: EntryId) -> Option<LogCharge> {
+        let Charge { key, most, cost } = charge;
+        Some(LogCharge { key: key.own()?.clone(), id, cost: *cost, most: *most })
+    }
 }
 
 impl Decided {

@@ -65,19 +65,14 @@ impl Plan {
                     let (zone, bucket, cost) = (*zone, bucket.clone(), charge.cost);
                     ChargeCall::Ledger(LedgerCharge { zone, bucket, cost })
                 }
-                ExactKey::Log(key) => {
+                key => {
                     let log = *places.entry(key).or_insert(plan.logs.len());
                     match plan.logs.get_mut(log) {
                         Some(same) => {
                             same.cost = same.cost.saturating_add(charge.cost);
                             same.most = same.most.min(charge.most);
                         }
-                        None => plan.logs.push(LogCharge {
-                            key: key.clone(),
-                            id: EntryId { request, place },
-                            cost: charge.cost,
-                            most: charge.most,
-                        }),
+                        None => plan.logs.extend(LogCharge::of(charge, EntryId { request, place })),
                     }
                     ChargeCall::Log(log)
                 }

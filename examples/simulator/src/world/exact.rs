@@ -384,5 +384,5 @@ impl World<'_> {
 
 /// What the checkers call the limit of a charge.
 pub(super) fn key_of(charge: &Charge) -> &[u8] {
-    charge.key.own().map_or(charge.key.identifier(), Key::as_bytes)
+    charge.key.as_bytes()
 }
