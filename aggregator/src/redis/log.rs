@@ -15,7 +15,7 @@ use redis::{Cmd, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::region::log::{Decided, LogCharge, Micros, Outcome};
+use weir_core::region::log::{LogCharge, LogDecision, Micros, Outcome};
 
 /// Highest cost that an entry's three bytes can hold; no limit is higher.
 const MAX_ENTRY_COST: u64 = 0xFF_FFFF;
@@ -33,7 +33,7 @@ impl Store {
         &self,
         charges: &[LogCharge],
         within: Duration,
-    ) -> Vec<Result<Decided, StoreError>> {
+    ) -> Vec<Result<LogDecision, StoreError>> {
         let deadline = deadline(within);
         let mut results: Vec<_> = charges.iter().map(|_| Err(StoreError::Timeout)).collect();
         let mut open: Vec<usize> = (0..charges.len()).collect();
@@ -86,7 +86,7 @@ impl Store {
         charges: Vec<&LogCharge>,
         latest: Instant,
         deadline: Instant,
-    ) -> Vec<Result<Option<Decided>, StoreError>> {
+    ) -> Vec<Result<Option<LogDecision>, StoreError>> {
         let (commands, nodes): (Vec<_>, Vec<_>) =
             charges.iter().map(|charge| self.log_command(charge, latest)).unzip();
         let sent = Instant::now();
@@ -154,7 +154,7 @@ pub struct Answered {
     /// The time of the server's clock, if the answer has one.
     pub shown_us: Option<u64>,
     /// `None` if the charge arrived too late and nothing was done.
-    pub decided: Option<Decided>,
+    pub decided: Option<LogDecision>,
 }
 
 /// Parses the script's answer on `charge`. The server may not be a proper Redis, so every value is checked.
@@ -178,12 +178,12 @@ fn decided(
     allowed: bool,
     [now, used, oldest, last]: [i64; 4],
     charge: &LogCharge,
-) -> Result<Decided, StoreError> {
+) -> Result<LogDecision, StoreError> {
     let unsigned = |number: i64| u64::try_from(number).map_err(|_| StoreError::Protocol);
     let (now, used) = (unsigned(now)?, unsigned(used)?);
     let leaves_in =
         |at: i64| Some(u64::try_from(at).ok()?.saturating_add(window_us(charge)).saturating_sub(now));
     let outcome =
         if allowed { Outcome::Allowed } else { Outcome::Denied { retry_after_us: leaves_in(last) } };
-    Ok(Decided { outcome, at: Micros(now), used, reset_us: leaves_in(oldest).unwrap_or(0) })
+    Ok(LogDecision { outcome, at: Micros(now), used, reset_us: leaves_in(oldest).unwrap_or(0) })
 }

@@ -2,7 +2,7 @@
 
 use weir_core::model::exact::ExactRequestId;
 use weir_core::model::key::{Key, KeyParts};
-use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Logs, LogsLimits, Micros, Outcome};
+use weir_core::region::log::{EntryId, Log, LogCharge, LogDecision, Logs, LogsLimits, Micros, Outcome};
 
 const WINDOW_US: u64 = 1_000_000;
 const WAITS_US: [u64; 8] =
@@ -53,7 +53,7 @@ impl Model {
         self.0.iter().filter(|(at, ..)| now - at < WINDOW_US).map(|(_, cost, _)| cost).sum()
     }
 
-    fn decide(&mut self, now: u64, id: EntryId, cost: u64, most: u64) -> Decided {
+    fn decide(&mut self, now: u64, id: EntryId, cost: u64, most: u64) -> LogDecision {
         self.0.retain(|(at, ..)| now - at < WINDOW_US);
         let known = self.0.iter().any(|entry| entry.2 == id);
         let passes = known || self.used(now) + cost <= most;
@@ -64,7 +64,7 @@ impl Model {
         let ends: Vec<u64> = self.0.iter().map(|(at, ..)| at + WINDOW_US).collect();
         let free = ends.iter().find(|end| self.used(**end) + cost <= most);
         let retry_after_us = free.filter(|_| cost <= most).map(|end| end - now);
-        Decided {
+        LogDecision {
             outcome: if passes { Outcome::Allowed } else { Outcome::Denied { retry_after_us } },
             at: Micros(now),
             used: self.used(now),

@@ -4,7 +4,7 @@ use crate::redis::{Store, StoreError};
 use crate::telemetry::spans;
 use parking_lot::Mutex;
 use std::time::Duration;
-use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
+use weir_core::region::log::{self, LogCharge, LogDecision, LogsLimits, Micros};
 use weir_core::replication::Failure;
 
 /// Where the logs are kept.
@@ -32,7 +32,7 @@ impl Logs {
         charges: &[LogCharge],
         within: Duration,
         now: Micros,
-    ) -> Vec<Result<Decided, Failure>> {
+    ) -> Vec<Result<LogDecision, Failure>> {
         match self {
             Logs::Redis(store) => {
                 let call = spans::redis(charges.len());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::generations::Generations;
-use weir_core::region::log::{Decided, EntryId, LogCharge};
+use weir_core::region::log::{EntryId, LogCharge, LogDecision};
 use weir_core::region::top::{KeyUsage, MAX_TOP, Match};
 
 /// Most keys of each generation.
@@ -221,7 +221,7 @@ pub(super) fn query(key: &ExactKey, most: u64) -> Option<LogCharge> {
 }
 
 /// The use of a log by the answer to a query.
-pub(super) fn usage_of(decided: &Decided, limit: u64) -> KeyUsage {
+pub(super) fn usage_of(decided: &LogDecision, limit: u64) -> KeyUsage {
     let wait_ms = match decided.used < limit {
         true => Some(0),
         false => (limit > 0).then(|| decided.reset_us.div_ceil(1_000)),

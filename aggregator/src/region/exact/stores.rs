@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
-use weir_core::region::log::{Decided, LogCharge, Micros};
+use weir_core::region::log::{LogCharge, LogDecision, Micros};
 use weir_core::replication::Next;
 use weir_core::replication::exact::logs::{Charging, NoAnswer};
 use weir_core::replication::exact::refunding::Refunding;
@@ -89,7 +89,7 @@ impl Stores {
         &self,
         logs: Vec<LogCharge>,
         within: Duration,
-    ) -> Vec<Result<Decided, NoAnswer>> {
+    ) -> Vec<Result<LogDecision, NoAnswer>> {
         let mut reading = Charging::new(logs, self.now().after(micros(within).0));
         self.drive(&mut reading).await;
         reading.results()

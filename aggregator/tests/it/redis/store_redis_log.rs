@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weir_aggregator::redis::{Store, StoreOptions};
 use weir_core::model::exact::{ExactRequestId, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
-use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
+use weir_core::region::log::{EntryId, Log, LogCharge, LogDecision, Micros, Outcome};
 use weir_envoy::{RedisCluster, wait};
 
 const NAME: &str = "weir:eu:{default/login/alice/60000/0/1}:log";
@@ -33,7 +33,7 @@ fn charge_in(duration_ms: u64, number: u64, cost: u64, most: u64) -> LogCharge {
     LogCharge { key: Key::new(&parts).unwrap(), ..charge(number, cost, most) }
 }
 
-async fn decide(store: &Store, charge: LogCharge) -> Decided {
+async fn decide(store: &Store, charge: LogCharge) -> LogDecision {
     store.charge_logs(&[charge], AMPLE).await.pop().unwrap().unwrap()
 }
 
@@ -77,14 +77,14 @@ impl Steered {
         call.invoke::<Vec<i64>>(&mut self.hand).unwrap().try_into().unwrap()
     }
 
-    fn decide(&mut self, now: u64, charge: &LogCharge) -> Decided {
+    fn decide(&mut self, now: u64, charge: &LogCharge) -> LogDecision {
         let window_us = charge.key.parts().duration_ms.cast_signed() * 1_000;
         let [status, _, at, used, oldest, last] = self.charge(now, charge, &[]);
         let wait = |entry: i64| (entry >= 0).then(|| u64::try_from(entry + window_us - at).unwrap());
         let denied = Outcome::Denied { retry_after_us: wait(last) };
         let outcome = if status == 1 { Outcome::Allowed } else { denied };
         let [at, used] = [at, used].map(|number| u64::try_from(number).unwrap());
-        Decided { outcome, at: Micros(at), used, reset_us: wait(oldest).unwrap_or(0) }
+        LogDecision { outcome, at: Micros(at), used, reset_us: wait(oldest).unwrap_or(0) }
     }
 
     fn refund(&mut self, number: u64, cost: u64) -> bool {

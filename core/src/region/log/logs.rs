@@ -8,7 +8,7 @@
 //! that are used up, are never evicted. If there is still no room, the use is not charged, and the caller must report that no
 //! decision was made.
 
-use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
+use super::{LogDecision, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::model::key::Key;
 use crate::model::room::{ByNamespace, Held};
 use alloc::boxed::Box;
@@ -83,7 +83,7 @@ impl Logs {
     }
 
     /// [`Log::decide`] on the key's log. A denial needs no room.
-    pub fn decide(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
+    pub fn decide(&mut self, now: Micros, charge: &LogCharge) -> Result<LogDecision, Full> {
         let LogCharge { key, id, cost, most } = charge;
         self.forget(now, KEYS_A_DECISION);
         if self.is_full(key) {
@@ -204,7 +204,7 @@ impl Logs {
     }
 
     /// A decision that adds no entry is made even without room.
-    fn decide_without_room(&mut self, now: Micros, charge: &LogCharge) -> Result<Decided, Full> {
+    fn decide_without_room(&mut self, now: Micros, charge: &LogCharge) -> Result<LogDecision, Full> {
         let LogCharge { key, id, cost, most } = charge;
         let mut none = Log::new(window_us(key));
         let log = self.logs.get_mut(key).map_or(&mut none, |kept| &mut kept.log);

@@ -62,7 +62,7 @@ pub struct LogCharge {
 
 /// The decision of a log on a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct LogDecision {
     /// Whether the cost passes.
     pub outcome: Outcome,
     /// The log's time of the decision; for a new charge also the time of its entry.
@@ -120,7 +120,7 @@ impl LogCharge {
     }
 }
 
-impl Decided {
+impl LogDecision {
     /// Converts to a result on a limit of `most` in `window_ms`. Waits are rounded up to whole milliseconds.
     pub fn result(&self, most: u64, window_ms: u64) -> ChargeResult {
         let verdict = match self.outcome {
@@ -148,7 +148,7 @@ impl Log {
 
     /// Charges `cost` if the total then does not exceed `most`. A charge with the same id that still counts is not
     /// charged again. A cost of 0 is judged and leaves no entry.
-    pub fn decide(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+    pub fn decide(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> LogDecision {
         let at = self.pass(now);
         let decided = self.judge(at, id, cost, most);
         if decided.outcome != Outcome::Allowed || cost == 0 || self.times.contains_key(&id) {
@@ -160,11 +160,11 @@ impl Log {
         self.entries.push_back(Entry { at, cost, id });
         self.times.insert(id, at);
         self.used = self.used.saturating_add(cost);
-        Decided { used: self.used, reset_us: self.reset_us(at), ..decided }
+        LogDecision { used: self.used, reset_us: self.reset_us(at), ..decided }
     }
 
     /// The result that [`Log::decide`] would return, without charging.
-    pub fn peek(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+    pub fn peek(&mut self, now: Micros, id: EntryId, cost: u64, most: u64) -> LogDecision {
         let at = self.pass(now);
         self.judge(at, id, cost, most)
     }
@@ -233,7 +233,7 @@ impl Log {
         at
     }
 
-    fn judge(&self, at: Micros, id: EntryId, cost: u64, most: u64) -> Decided {
+    fn judge(&self, at: Micros, id: EntryId, cost: u64, most: u64) -> LogDecision {
         // A sum that overflows exceeds every limit. Therefore subtractions of ended entries cannot underflow.
         let passes = self.holds(id) || self.used.checked_add(cost).is_some_and(|used| used <= most);
         let outcome = if passes {
@@ -241,7 +241,7 @@ impl Log {
         } else {
             Outcome::Denied { retry_after_us: self.wait_us(at, cost, most) }
         };
-        Decided { outcome, at, used: self.used, reset_us: self.reset_us(at) }
+        LogDecision { outcome, at, used: self.used, reset_us: self.reset_us(at) }
     }
 
     /// Time until enough entries will have ended for `cost`.

@@ -40,7 +40,7 @@ impl Model {
         self.live(now).map(|(_, cost, _)| cost).sum()
     }
 
-    fn decide(&mut self, now: u64, id: EntryId, cost: u64, most: u64) -> Decided {
+    fn decide(&mut self, now: u64, id: EntryId, cost: u64, most: u64) -> LogDecision {
         let known = self.live(now).any(|entry| entry.2 == id);
         let passes = known || self.used(now) + cost <= most;
         if passes && !known && cost > 0 {
@@ -54,7 +54,7 @@ impl Model {
         let retry_after_us = retry.filter(|_| cost <= most);
         let outcome = if passes { Outcome::Allowed } else { Outcome::Denied { retry_after_us } };
         let reset_us = ends.first().map_or(0, |end| end - now);
-        Decided { outcome, at: Micros(now), used, reset_us }
+        LogDecision { outcome, at: Micros(now), used, reset_us }
     }
 }
 
@@ -165,7 +165,8 @@ fn a_use_without_room_is_not_charged_until_entries_have_ended() {
     let limits = LogsLimits { max_keys: 2, max_entries: 8 };
     let mut logs = Logs::new(limits);
     let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 3));
-    let outcome = |decided: Result<Decided, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
+    let outcome =
+        |decided: Result<LogDecision, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
     for (now, k, number) in [(0, 1, 1), (0, 1, 2), (1, 2, 3), (1, 2, 4)] {
         assert_eq!(
             outcome(decide(now, k, number, 1)),

@@ -6,7 +6,7 @@
 
 use crate::model::generations::Generations;
 use crate::model::key::Key;
-use crate::region::log::{Decided, LogCharge, Micros, Outcome};
+use crate::region::log::{LogDecision, LogCharge, Micros, Outcome};
 
 /// Longest time for which a denial is cached, in microseconds.
 pub const LONGEST_US: u64 = 1_000_000;
@@ -29,7 +29,7 @@ impl Default for Denials {
 struct Denial {
     cost: u64,
     most: u64,
-    decided: Decided,
+    decided: LogDecision,
     since: Micros,
     until: Micros,
 }
@@ -40,7 +40,7 @@ pub struct Found {
     /// The index of the charge.
     pub log: usize,
     /// The decision as of now.
-    pub decided: Decided,
+    pub decided: LogDecision,
 }
 
 impl Denials {
@@ -53,7 +53,7 @@ impl Denials {
     }
 
     /// Caches a denial of a request made at `requested`.
-    pub fn insert(&mut self, charge: &LogCharge, decided: &Decided, requested: Micros) {
+    pub fn insert(&mut self, charge: &LogCharge, decided: &LogDecision, requested: Micros) {
         let Outcome::Denied { retry_after_us } = decided.outcome else { return };
         let until = requested.after(retry_after_us.map_or(LONGEST_US, |us| us.min(LONGEST_US)));
         let known = self.cached.get(&charge.key);
@@ -76,7 +76,7 @@ impl Denial {
         charge.cost >= self.cost && charge.most <= self.most
     }
 
-    fn still(&self, charge: &LogCharge, now: Micros) -> Option<Decided> {
+    fn still(&self, charge: &LogCharge, now: Micros) -> Option<LogDecision> {
         if now >= self.until || !self.covers(charge) {
             return None;
         }
@@ -87,7 +87,7 @@ impl Denial {
             Outcome::Denied { retry_after_us } => retry_after_us.map(|us| us.saturating_sub(passed)),
             Outcome::Allowed => return None,
         };
-        Some(Decided {
+        Some(LogDecision {
             outcome: Outcome::Denied { retry_after_us },
             reset_us: self.decided.reset_us.saturating_sub(passed),
             ..self.decided
@@ -112,9 +112,9 @@ mod tests {
         LogCharge { key: Key::new(&parts).unwrap(), id, cost, most }
     }
 
-    fn denied(retry_after_us: Option<u64>) -> Decided {
+    fn denied(retry_after_us: Option<u64>) -> LogDecision {
         let outcome = Outcome::Denied { retry_after_us };
-        Decided { outcome, at: Micros(5), used: 9, reset_us: 300_000 }
+        LogDecision { outcome, at: Micros(5), used: 9, reset_us: 300_000 }
     }
 
     #[test]

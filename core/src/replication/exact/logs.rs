@@ -2,7 +2,7 @@
 
 use super::state::{Call, ExactState, Machine, Reply, shown};
 use crate::model::breaker::Shown;
-use crate::region::log::{Decided, LogCharge, Micros};
+use crate::region::log::{LogCharge, LogDecision, Micros};
 use crate::replication::{Failure, Next};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ pub enum NoAnswer {
 pub struct Charging {
     charges: Vec<LogCharge>,
     /// The last answer of each log.
-    answers: Vec<Result<Decided, Failure>>,
+    answers: Vec<Result<LogDecision, Failure>>,
     /// Whether each charge may have been made by a call without an answer.
     in_doubt: Vec<bool>,
     deadline: Micros,
@@ -60,9 +60,9 @@ impl Charging {
     }
 
     /// The decision of each log, once the machine is over.
-    pub fn results(&self) -> Vec<Result<Decided, NoAnswer>> {
+    pub fn results(&self) -> Vec<Result<LogDecision, NoAnswer>> {
         let each = self.answers.iter().zip(&self.in_doubt);
-        let result = |(answer, in_doubt): (&Result<Decided, Failure>, &bool)| {
+        let result = |(answer, in_doubt): (&Result<LogDecision, Failure>, &bool)| {
             answer.map_err(|_| if *in_doubt { NoAnswer::Unknown } else { NoAnswer::NotCharged })
         };
         each.map(result).collect()
@@ -77,7 +77,8 @@ impl Charging {
     /// The next pause, and the charges whose connection broke, unless the time would be over.
     fn pause(&mut self, now: Micros) -> Option<(u64, Vec<usize>)> {
         let pause_ms = *PAUSES_MS.get(self.pauses)?;
-        let broke = |(_, answer): &(usize, &Result<Decided, Failure>)| **answer == Err(Failure::Unavailable);
+        let broke =
+            |(_, answer): &(usize, &Result<LogDecision, Failure>)| **answer == Err(Failure::Unavailable);
         let open: Vec<usize> =
             self.answers.iter().enumerate().filter(broke).map(|(place, _)| place).collect();
         let repeats = !open.is_empty() && now.after(pause_ms * 1_000) < self.deadline;

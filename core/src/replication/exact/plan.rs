@@ -4,7 +4,7 @@
 //! against the lowest of their limits, with the place of the first.
 
 use crate::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, MAX_CHARGES, Verdict};
-use crate::region::log::{Decided, EntryId, LogCharge};
+use crate::region::log::{EntryId, LogCharge, LogDecision};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -131,7 +131,7 @@ impl LedgerCharge {
 #[derive(Clone, Copy, Debug)]
 pub enum LogAnswer {
     /// It has decided.
-    Decided(Decided),
+    Decided(LogDecision),
     /// It has not answered.
     Undecided,
     /// It was not called.
@@ -178,7 +178,7 @@ mod tests {
         let plan = Plan::of(ExactRequestId([1; 16]), &charges).unwrap();
         let logs: Vec<_> = plan.logs.iter().map(|log| (log.id.place, log.cost, log.most)).collect();
         assert_eq!((logs, plan.ledgers().count()), (vec![(1, 5, 7), (2, 1, 5)], 2));
-        let decided = Decided { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
+        let decided = LogDecision { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
         let answer = |place| if place == 0 { LogAnswer::Decided(decided) } else { LogAnswer::Undecided };
         let results = plan.results(answer, &[], true);
         let summary: Vec<_> = results.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();

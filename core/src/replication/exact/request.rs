@@ -7,7 +7,7 @@ use super::refund::PendingRefund;
 use super::refunding::Refunding;
 use super::state::{Call, ExactState, Machine, Reply};
 use crate::model::exact::{Charge, ChargeResult, ExactRequestId};
-use crate::region::log::{Decided, LogCharge, Micros, Outcome};
+use crate::region::log::{LogDecision, LogCharge, Micros, Outcome};
 use crate::replication::Next;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub struct Request {
     began: Micros,
     deadline: Micros,
     cached: Option<Found>,
-    logs: Vec<Result<Decided, NoAnswer>>,
+    logs: Vec<Result<LogDecision, NoAnswer>>,
     ledgers: Vec<ChargeResult>,
     /// A limit has denied.
     in_vain: bool,
@@ -100,7 +100,7 @@ impl Request {
         }
     }
 
-    fn logs(&self) -> impl Iterator<Item = (&LogCharge, &Result<Decided, NoAnswer>)> {
+    fn logs(&self) -> impl Iterator<Item = (&LogCharge, &Result<LogDecision, NoAnswer>)> {
         self.plan.iter().flat_map(|plan| &plan.logs).zip(&self.logs)
     }
 
@@ -227,6 +227,6 @@ impl Machine for Request {
     }
 }
 
-fn passes(decided: &Decided) -> bool {
+fn passes(decided: &LogDecision) -> bool {
     decided.outcome == Outcome::Allowed
 }

@@ -8,7 +8,7 @@ use crate::model::breaker::{Breaker, Shown, State};
 use crate::model::exact::ChargeResult;
 use crate::model::schedule::Schedule;
 use crate::model::time::MonoMs;
-use crate::region::log::{Decided, LogCharge, Micros};
+use crate::region::log::{LogCharge, LogDecision, Micros};
 use crate::replication::failure::did_nothing;
 use crate::replication::{Failure, Next};
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To [`Call::ChargeLogs`], in the order of the charges.
-    LogsCharged(Vec<Result<Decided, Failure>>),
+    LogsCharged(Vec<Result<LogDecision, Failure>>),
     /// To [`Call::ChargeLedger`]; undecided if the ledger has not decided.
     LedgerCharged(ChargeResult),
     /// To [`Call::RefundLogs`], in the order of the charges: whether each was there.

@@ -10,8 +10,8 @@ use crate::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdic
 use crate::model::key::{Key, KeyParts};
 use crate::model::schedule::Schedule;
 use crate::model::wire;
-use crate::region::log::{Decided, LogCharge, Micros};
 use crate::region::log::{EntryId, Logs, LogsLimits, Outcome};
+use crate::region::log::{LogCharge, LogDecision, Micros};
 use crate::replication::exact::refund::{PendingRefund, Withdrawal};
 use crate::replication::{Failure, Next};
 use alloc::boxed::Box;
@@ -40,13 +40,13 @@ fn ledger(zone: u32) -> Charge {
     Charge { key: ExactKey::Ledger { zone, bucket: Box::from(*b"b") }, most: 0, cost: 1 }
 }
 
-fn passes() -> Result<Decided, Failure> {
-    Ok(Decided { outcome: Outcome::Allowed, at: NOW, used: 1, reset_us: 60_000_000 })
+fn passes() -> Result<LogDecision, Failure> {
+    Ok(LogDecision { outcome: Outcome::Allowed, at: NOW, used: 1, reset_us: 60_000_000 })
 }
 
-fn denies() -> Result<Decided, Failure> {
+fn denies() -> Result<LogDecision, Failure> {
     let outcome = Outcome::Denied { retry_after_us: Some(30_000_000) };
-    Ok(Decided { outcome, at: NOW, used: 5, reset_us: 30_000_000 })
+    Ok(LogDecision { outcome, at: NOW, used: 5, reset_us: 30_000_000 })
 }
 
 fn of_ledger(verdict: Verdict, id: u64) -> ChargeResult {
@@ -216,7 +216,7 @@ fn a_refund_that_fails_is_made_later() {
 
 #[test]
 fn windows_come_first_and_last() {
-    let ran = |peek_denies, log: Result<Decided, Failure>, windows, deny_on_failure| {
+    let ran = |peek_denies, log: Result<LogDecision, Failure>, windows, deny_on_failure| {
         let mut state = ExactState::new(false);
         let request = Request::new(ID, &[charge("a", 1, 9)], WITHIN_US, NOW);
         let mut mixed = MixedRequest::new(request, deny_on_failure);
@@ -304,7 +304,7 @@ fn after_a_lost_connection_the_open_charges_are_called_again_within_the_time() {
 fn the_circuit_breaker_opens_and_tries_again() {
     let mut state = ExactState::new(true);
     let mut now = NOW;
-    let ask = |state: &mut ExactState, now: &mut Micros, answer: Result<Decided, Failure>| {
+    let ask = |state: &mut ExactState, now: &mut Micros, answer: Result<LogDecision, Failure>| {
         let mut request = Request::new(ID, &[charge("a", 1, 9)], WITHIN_US, *now);
         run(&mut request, state, now, |_, _| Reply::LogsCharged(vec![answer])).len()
     };

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use weir_core::model::exact::{self, Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
-use weir_core::region::log::{Decided, LogCharge, Logs, Micros, Outcome};
+use weir_core::region::log::{LogCharge, LogDecision, Logs, Micros, Outcome};
 use weir_core::replication::exact::ledger::{Tried, Tries};
 use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
@@ -301,7 +301,7 @@ impl World<'_> {
         }
     }
 
-    fn charge_log(&mut self, keeper: Keeper, charge: &LogCharge) -> Result<Decided, Failure> {
+    fn charge_log(&mut self, keeper: Keeper, charge: &LogCharge) -> Result<LogDecision, Failure> {
         let now = Micros(self.now_us);
         let logs = self.logs_of(keeper).ok_or(Failure::Unavailable)?;
         let decided = logs.decide(now, charge).map_err(|_| Failure::Refused)?;
