@@ -6,7 +6,7 @@
 
 use crate::model::generations::Generations;
 use crate::model::key::Key;
-use crate::region::log::{LogDecision, LogCharge, Micros, Outcome};
+use crate::region::log::{LogCharge, LogDecision, Micros, Outcome};
 
 /// Longest time for which a denial is cached, in microseconds.
 pub const LONGEST_US: u64 = 1_000_000;
@@ -36,7 +36,7 @@ struct Denial {
 
 /// A cached denial of one of several charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct CachedDenial {
     /// The index of the charge.
     pub log: usize,
     /// The decision as of now.
@@ -45,10 +45,10 @@ pub struct Found {
 
 impl Denials {
     /// The first charge with a cached denial.
-    pub fn find(&self, charges: &[LogCharge], now: Micros) -> Option<Found> {
+    pub fn find(&self, charges: &[LogCharge], now: Micros) -> Option<CachedDenial> {
         charges.iter().enumerate().find_map(|(log, charge)| {
             let decided = self.cached.get(&charge.key)?.still(charge, now)?;
-            Some(Found { log, decided })
+            Some(CachedDenial { log, decided })
         })
     }
 

@@ -1,13 +1,13 @@
 //! A request, in the order of its calls.
 
-use super::denials::Found;
+use super::denials::CachedDenial;
 use super::logs::{Charging, NoAnswer};
 use super::plan::{LogAnswer, Plan};
 use super::refund::PendingRefund;
 use super::refunding::Refunding;
 use super::state::{Call, ExactState, Machine, Reply};
 use crate::model::exact::{Charge, ChargeResult, ExactRequestId};
-use crate::region::log::{LogDecision, LogCharge, Micros, Outcome};
+use crate::region::log::{LogCharge, LogDecision, Micros, Outcome};
 use crate::replication::Next;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ pub struct Request {
     plan: Option<Plan>,
     began: Micros,
     deadline: Micros,
-    cached: Option<Found>,
+    cached: Option<CachedDenial>,
     logs: Vec<Result<LogDecision, NoAnswer>>,
     ledgers: Vec<ChargeResult>,
     /// A limit has denied.
