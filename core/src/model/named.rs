@@ -1,7 +1,7 @@
 //! Values by namespace and name, which share their room: bans in a process, and those that wait in an aggregator.
 
 use super::key::Namespace;
-use super::room::Held;
+use super::room::RoomUse;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -81,8 +81,8 @@ impl<K: Ord, V> NamedMap<K, V> {
     }
 
     /// What is held, in all and around a namespace.
-    pub fn held(&self, namespace: Namespace<&str>) -> Held {
-        Held {
+    pub fn held(&self, namespace: Namespace<&str>) -> RoomUse {
+        RoomUse {
             all: self.len,
             of_workspace: self.workspaces.get(namespace.workspace).map_or(0, |of| of.len),
             of_namespace: self.of(namespace).map_or(0, |of| of.values.len()),

@@ -20,7 +20,7 @@ fn free_within_part(left: usize) -> usize {
 
 /// How much of a room is taken: in all, by one workspace, and by one of its namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RoomUse {
     /// In all workspaces.
     pub all: usize,
     /// In one workspace.
@@ -29,7 +29,7 @@ pub struct Held {
     pub of_namespace: usize,
 }
 
-impl Held {
+impl RoomUse {
     /// Whether there is a place for another one of that namespace among `most`: workspaces share the places, and namespaces those of
     /// their workspace.
     pub fn has_place(self, most: usize) -> bool {
@@ -101,9 +101,9 @@ struct OfWorkspace {
 
 impl ByNamespace {
     /// What is taken, in all and around this namespace.
-    pub fn held(&self, namespace: Namespace<&[u8]>) -> Held {
+    pub fn held(&self, namespace: Namespace<&[u8]>) -> RoomUse {
         let of = self.workspaces.get(namespace.workspace);
-        Held {
+        RoomUse {
             all: self.taken,
             of_workspace: of.map_or(0, |of| of.taken),
             of_namespace: of.and_then(|of| of.namespaces.get(namespace.name)).copied().unwrap_or(0),

@@ -8,9 +8,9 @@
 //! that are used up, are never evicted. If there is still no room, the use is not charged, and the caller must report that no
 //! decision was made.
 
-use super::{LogDecision, EntryId, Log, LogCharge, Micros, Outcome};
+use super::{EntryId, Log, LogCharge, LogDecision, Micros, Outcome};
 use crate::model::key::Key;
-use crate::model::room::{ByNamespace, Held};
+use crate::model::room::{ByNamespace, RoomUse};
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -162,7 +162,7 @@ impl Logs {
     }
 
     /// What is held around the namespace of a key: keys, and entries.
-    fn held(&self, key: &Key) -> [Held; 2] {
+    fn held(&self, key: &Key) -> [RoomUse; 2] {
         [&self.keys, &self.entries].map(|room| room.held(key.parts().whole_namespace()))
     }
 
