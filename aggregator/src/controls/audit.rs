@@ -23,7 +23,7 @@ impl Action {
 
 /// An audit entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Audited {
+pub struct AuditEntry {
     /// The number of the entry.
     pub id: u64,
     /// The time, in milliseconds since the Unix epoch.

@@ -1,6 +1,6 @@
 //! Live control as JSON, as the HTTP API and the admin listener answer with it; fields without meaning are left out.
 
-use super::audit::{Action, Audited};
+use super::audit::{Action, AuditEntry};
 use serde_json::{Map, Value, json};
 use weir_core::control::change::StoredControl;
 use weir_core::control::{Control, Effect, Selector, Slot, Target};
@@ -33,7 +33,7 @@ pub fn stored_json(stored: &StoredControl) -> Value {
 }
 
 /// A change.
-pub fn audited_json(change: &Audited) -> Value {
+pub fn audited_json(change: &AuditEntry) -> Value {
     let kind = Slot::WORDS.iter().find(|(_, slot)| *slot == change.slot).map(|(word, _)| *word);
     let mut response = json!({
         "id": change.id,

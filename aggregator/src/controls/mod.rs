@@ -4,7 +4,7 @@ mod audit;
 mod filter;
 mod json;
 
-pub use audit::{Action, Audited};
+pub use audit::{Action, AuditEntry};
 pub use filter::{AuditFilter, ControlFilter, MAX_PAGE, PlaceFilter};
 pub use json::{audited_json, control_json, described, name_and_value, put as put_field, stored_json};
 

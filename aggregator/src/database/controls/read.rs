@@ -3,7 +3,7 @@
 //! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
 use super::{Begin, REVISION, begin, edition, end, entry, read_row, renew, slot_of};
-use crate::controls::{Action, AuditFilter, Audited, ControlFilter, PlaceFilter};
+use crate::controls::{Action, AuditEntry, AuditFilter, ControlFilter, PlaceFilter};
 use crate::database::connection::retry::{self, Rows, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
@@ -83,7 +83,7 @@ impl Database {
         &self,
         filter: &AuditFilter,
         within: Duration,
-    ) -> Result<Vec<Audited>, DatabaseError> {
+    ) -> Result<Vec<AuditEntry>, DatabaseError> {
         let AuditFilter { place, author, before, limit } = filter;
         let before = before.unwrap_or(u64::MAX).min(i64::MAX.cast_unsigned());
         let mut args = args_of(place);
@@ -190,9 +190,9 @@ fn twice<const N: usize>(texts: [&String; N]) -> Vec<Arg<'_>> {
     texts.into_iter().flat_map(|text| [Arg::Bytes(text.as_bytes()); 2]).collect()
 }
 
-fn read_audited(row: &Row<'_>) -> Option<Audited> {
+fn read_audited(row: &Row<'_>) -> Option<AuditEntry> {
     let text = |column: usize| Some(String::from_utf8_lossy(row.bytes(column)?).into_owned());
-    Some(Audited {
+    Some(AuditEntry {
         id: row.number(0)?,
         created_at: row.number(1)?,
         author: text(2)?,

@@ -2,7 +2,7 @@
 
 use super::Live;
 use super::turns::Turn;
-use crate::controls::{AuditFilter, Audited, ControlFilter};
+use crate::controls::{AuditFilter, AuditEntry, ControlFilter};
 use crate::database::{DatabaseError, Reason};
 use crate::region::global::Global;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Access<'_> {
     }
 
     /// The changes that `filter` selects, the newest first.
-    pub async fn audit(&self, filter: &AuditFilter) -> Result<Vec<Audited>, AccessError> {
+    pub async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, AccessError> {
         let found = self.global.database.control_audit(filter, WITHIN).await;
         found.map_err(|error| self.failed(&error))
     }

@@ -3,7 +3,7 @@
 //! No filter needs it, so the book does not have it: it is read from the database when an operator looks, and only what is newer
 //! than the last reading. All viewers share one reading.
 
-use crate::controls::{AuditFilter, Audited, ControlFilter, MAX_PAGE};
+use crate::controls::{AuditEntry, AuditFilter, ControlFilter, MAX_PAGE};
 use crate::database::DatabaseError;
 use crate::region::global::Global;
 use std::collections::HashMap;
@@ -84,7 +84,7 @@ impl Details {
     }
 
     /// The changes that a filter selects, newest first.
-    pub async fn audit(&self, global: &Global, filter: &AuditFilter) -> Result<Vec<Audited>, Unread> {
+    pub async fn audit(&self, global: &Global, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Unread> {
         let deadline = Instant::now() + WITHIN;
         let turn = timeout_at(deadline, self.audits.lock()).await.map_err(|_| Unread::Unavailable)?;
         let within = deadline.saturating_duration_since(Instant::now());
