@@ -64,7 +64,7 @@ pub enum Wish {
 
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum ChangeOutcome {
     /// Applied: the control after the change, and before it.
     Done(Box<StoredControl>, Option<Box<StoredControl>>),
     /// Not needed: the control was already as requested.
@@ -149,14 +149,14 @@ impl Change {
     }
 
     /// The result if `found` is stored; `None` if the change must be written.
-    fn judge(&self, found: Option<&StoredControl>, now: UnixMs) -> Option<Changed> {
+    fn judge(&self, found: Option<&StoredControl>, now: UnixMs) -> Option<ChangeOutcome> {
         // It waited until its end, as over a suspend. What a person decided meanwhile may have been cleaned up.
         let is_over = |expires: Option<UnixMs>| expires.is_some_and(|expires| expires <= now);
         if self.automatic.is_some() && matches!(self.wish, Wish::Set(_, expires) if is_over(expires)) {
-            return Some(Changed::Missing);
+            return Some(ChangeOutcome::Missing);
         }
         if let Some(later) = found.filter(|found| self.comes_too_late(found)) {
-            return Some(Changed::Kept(Box::new(later.clone())));
+            return Some(ChangeOutcome::Kept(Box::new(later.clone())));
         }
         let stands = found.filter(|found| found.is_in_force(now));
         let own = |found: &&StoredControl| found.updated_at == now.0 && found.author == self.author;
@@ -164,15 +164,15 @@ impl Change {
             (Wish::Delete(_), Some(_)) => None,
             // The same deletion was made before, and its answer was lost.
             (Wish::Delete(_), None) => match found.filter(own) {
-                Some(found) => Some(Changed::Same(Box::new(found.clone()))),
-                None => Some(Changed::Missing),
+                Some(found) => Some(ChangeOutcome::Same(Box::new(found.clone()))),
+                None => Some(ChangeOutcome::Missing),
             },
             (Wish::Set(..), None) => None,
             (Wish::Set(effect, expires), Some(stands)) => {
                 let is_longer =
                     stands.control.expires.is_none_or(|at| expires.is_some_and(|wanted| wanted <= at));
                 if self.automatic.is_some() && (!stands.automatic || is_longer) {
-                    return Some(Changed::Kept(Box::new(stands.clone())));
+                    return Some(ChangeOutcome::Kept(Box::new(stands.clone())));
                 }
                 let says_it = stands.control.effect == effect
                     && stands.control.expires == expires
@@ -180,7 +180,7 @@ impl Change {
                     && stands.automatic == self.automatic.is_some();
                 // Each reset is a new one, even if an equal one is stored.
                 let same = says_it && (effect != Effect::Reset || own(&stands));
-                same.then(|| Changed::Same(Box::new(stands.clone())))
+                same.then(|| ChangeOutcome::Same(Box::new(stands.clone())))
             }
         }
     }
@@ -226,7 +226,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The result of the next change; `stamp` is random.
-    pub fn take(&mut self, change: &Change, stamp: u64) -> Changed {
+    pub fn take(&mut self, change: &Change, stamp: u64) -> ChangeOutcome {
         let place = (change.target.clone(), change.slot());
         let found = self.stored.get(&place);
         if let Some(changed) = change.judge(found, self.now) {
@@ -236,10 +236,10 @@ impl<'a> Draft<'a> {
         if before.is_none()
             && let Some(bound) = self.room.full(&place.0.workspace, change.automatic.is_some())
         {
-            return Changed::Full(bound);
+            return ChangeOutcome::Full(bound);
         }
         let Some(revision) = self.book.next_revision(self.revision, self.now) else {
-            return Changed::Full(Bound::Revisions);
+            return ChangeOutcome::Full(Bound::Revisions);
         };
         self.revision = revision;
         let stored = change.result(found, revision, stamp, self.now);
@@ -248,7 +248,7 @@ impl<'a> Draft<'a> {
         self.room.replace(&place.0.workspace, before.as_ref(), is_now);
         self.stored.insert(place, stored.clone());
         self.made.push(Made { stored: stored.clone(), before: before.clone() });
-        Changed::Done(Box::new(stored), before.map(Box::new))
+        ChangeOutcome::Done(Box::new(stored), before.map(Box::new))
     }
 
     /// The changes to write, in their order.

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, MAX_KEPT, Reading};
-use weir_core::control::change::{Change, Changed, Draft, InForce, Made, Room, StoredControl, Wish};
+use weir_core::control::change::{Change, ChangeOutcome, Draft, InForce, Made, Room, StoredControl, Wish};
 use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -29,7 +29,7 @@ impl Database {
         book: &Book,
         now: UnixMs,
         within: Duration,
-    ) -> Result<Vec<Changed>, DatabaseError> {
+    ) -> Result<Vec<ChangeOutcome>, DatabaseError> {
         let work = Apply { changes, region: self.region_bytes(), book, now };
         retry::until(Instant::now() + within, self.primary(), work).await
     }
@@ -43,9 +43,9 @@ struct Apply<'a> {
 }
 
 impl Work for Apply<'_> {
-    type Output = Vec<Changed>;
+    type Output = Vec<ChangeOutcome>;
 
-    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Changed>, DatabaseError> {
+    async fn run(&mut self, connection: &mut Connection) -> Result<Vec<ChangeOutcome>, DatabaseError> {
         if self.changes.is_empty() {
             return Ok(Vec::new());
         }
@@ -56,7 +56,7 @@ impl Work for Apply<'_> {
 }
 
 impl Apply<'_> {
-    async fn apply(&self, connection: &mut Connection) -> Result<Vec<Changed>, DatabaseError> {
+    async fn apply(&self, connection: &mut Connection) -> Result<Vec<ChangeOutcome>, DatabaseError> {
         let lock = connection.statements().control_edition_lock;
         let found = edition(connection, lock, self.now).await?;
         let edition = match self.book.reading(found) {

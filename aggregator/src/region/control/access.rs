@@ -2,14 +2,14 @@
 
 use super::Live;
 use super::turns::Turn;
-use crate::controls::{AuditFilter, AuditEntry, ControlFilter};
+use crate::controls::{AuditEntry, AuditFilter, ControlFilter};
 use crate::database::{DatabaseError, Reason};
 use crate::region::global::Global;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::warn;
-use weir_core::control::change::{Change, Changed, StoredControl};
+use weir_core::control::change::{Change, ChangeOutcome, StoredControl};
 
 /// Longest wait for a turn to call the database.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl Access<'_> {
     }
 
     /// Makes a change; see [`Live::change`].
-    pub async fn change(&self, change: Change) -> Result<Option<Changed>, AccessError> {
+    pub async fn change(&self, change: Change) -> Result<Option<ChangeOutcome>, AccessError> {
         let changed = self.live.change(self.global, &[change], WITHIN).await;
         Ok(changed.map_err(|error| self.failed(&error))?.into_iter().next())
     }

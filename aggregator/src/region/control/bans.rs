@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
 use weir_core::bans::queue::{BETWEEN_MS, BanQueue, WITHIN_MS};
-use weir_core::control::change::{Change, Changed};
+use weir_core::control::change::{Change, ChangeOutcome};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
 
@@ -47,7 +47,7 @@ pub async fn store(live: Arc<Live>, global: Arc<Global>) {
 async fn keep(live: &Arc<Live>, global: &Arc<Global>, changes: &[Change]) {
     match live.change(global, changes, Duration::from_millis(WITHIN_MS)).await {
         Ok(changed) => {
-            let full = changed.iter().filter(|changed| matches!(changed, Changed::Full(_))).count();
+            let full = changed.iter().filter(|changed| matches!(changed, ChangeOutcome::Full(_))).count();
             if full > 0 {
                 live.hub.warn(
                     &format!(

@@ -31,7 +31,7 @@ use tokio::time::{timeout, timeout_at};
 use tracing::{Instrument, info, warn};
 use weir_core::control::Control;
 use weir_core::control::book::{Book, News};
-use weir_core::control::change::{Change, Changed};
+use weir_core::control::change::{Change, ChangeOutcome};
 use weir_core::control::news::UnfinishedNews;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
@@ -211,11 +211,11 @@ impl Live {
         global: &Arc<Global>,
         changes: &[Change],
         within: Duration,
-    ) -> Result<Vec<Changed>, DatabaseError> {
+    ) -> Result<Vec<ChangeOutcome>, DatabaseError> {
         let book = self.book();
         let changed = global.database.change_controls(changes, &book, self.hub.now(), within).await?;
         drop(book);
-        if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
+        if changed.iter().any(|changed| matches!(changed, ChangeOutcome::Done(..))) {
             // In a task of its own, so that the announcement completes if the caller disconnects.
             let (live, global) = (self.clone(), global.clone());
             let announced = tokio::spawn(async move { live.announce(&global).await }.in_current_span());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_aggregator::controls::{Action, AuditFilter, ControlFilter, PlaceFilter};
 use weir_aggregator::database::{Database, NEWS_ROWS, NewsPage};
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
-use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
+use weir_core::control::change::{Bound, Change, ChangeOutcome, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
@@ -73,15 +73,15 @@ fn target_of(workspace: &str, target: Target) -> Target {
     Target { workspace: workspace.into(), ..target }
 }
 
-async fn one(database: &Database, change: Change, now: UnixMs) -> Changed {
+async fn one(database: &Database, change: Change, now: UnixMs) -> ChangeOutcome {
     let changed = database.change_controls(&[change], &Book::new(), now, WITHIN).await.unwrap();
     let [changed] = changed.try_into().unwrap();
     changed
 }
 
-fn done(changed: Changed) -> (StoredControl, Option<StoredControl>) {
+fn done(changed: ChangeOutcome) -> (StoredControl, Option<StoredControl>) {
     match changed {
-        Changed::Done(now, was) => (*now, was.map(|was| *was)),
+        ChangeOutcome::Done(now, was) => (*now, was.map(|was| *was)),
         other => panic!("{other:?}"),
     }
 }
@@ -148,7 +148,7 @@ async fn changes_are_read_and_audited(store: &Store) {
     let (first, was) = done(one(&a, set("alice|*", Effect::Limit(5)), NOW).await);
     assert_eq!((was, first.created_at), (None, NOW.0));
     let same = one(&a, set("alice|*", Effect::Limit(5)), UnixMs(NOW.0 + 9)).await;
-    assert_eq!(same, Changed::Same(Box::new(first.clone())), "a repeated change must change nothing");
+    assert_eq!(same, ChangeOutcome::Same(Box::new(first.clone())), "a repeated change must change nothing");
     let ban = Change { reason: "spam".into(), ..set("alice|*", Effect::Ban) };
     let (second, was) = done(one(&a, ban, UnixMs(NOW.0 + 10)).await);
     assert_eq!(was.as_ref(), Some(&first));
@@ -173,14 +173,14 @@ async fn changes_are_read_and_audited(store: &Store) {
     assert_eq!(listed(&b, after).await.len(), 2);
 
     let missing = one(&b, change("unset", Wish::Delete(Slot::Override)), NOW).await;
-    assert_eq!(missing, Changed::Missing);
+    assert_eq!(missing, ChangeOutcome::Missing);
     let (deleted, _) =
         done(one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await);
     assert!(deleted.is_deleted && deleted.control.effect == Effect::Ban);
     let lost = one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await;
     assert_eq!(
         lost,
-        Changed::Same(Box::new(deleted)),
+        ChangeOutcome::Same(Box::new(deleted)),
         "a deletion repeated after a lost answer must change nothing"
     );
     assert!(read(&b, &mut book, NOW).await);
@@ -209,14 +209,14 @@ async fn rules_extend_bans_by_rules_and_nothing_else(store: &Store) {
     let (until, later) = (NOW.0 + 60_000, NOW.0 + 90_000);
     done(one(&database, by_rule("a", until), NOW).await);
     assert!(
-        matches!(one(&database, by_rule("a", until - 1), NOW).await, Changed::Kept(_)),
+        matches!(one(&database, by_rule("a", until - 1), NOW).await, ChangeOutcome::Kept(_)),
         "the longer ban must stay"
     );
     let (extended, _) = done(one(&database, by_rule("a", later), NOW).await);
     assert_eq!(extended.control.expires, Some(UnixMs(later)));
     done(one(&database, set("a", Effect::Exempt), NOW).await);
     let kept = one(&database, by_rule("a", later + 1), NOW).await;
-    assert!(matches!(kept, Changed::Kept(stands) if stands.control.effect == Effect::Exempt));
+    assert!(matches!(kept, ChangeOutcome::Kept(stands) if stands.control.effect == Effect::Exempt));
     done(one(&database, by_rule("b", until), NOW).await);
     let (anew, was) = done(one(&database, by_rule("b", later), UnixMs(until)).await);
     assert_eq!((was, anew.created_at), (None, until), "the first has expired");
@@ -230,14 +230,14 @@ async fn a_lifted_ban_returns_only_after_new_violations(store: &Store) {
     done(one(&database, change("a", Wish::Delete(Slot::Override)), at(10)).await);
     // Another Envoy, whose stream was down meanwhile.
     let late = one(&database, by_rule_since("a", until + 9, NOW.0 + 9), at(20)).await;
-    assert!(matches!(late, Changed::Kept(found) if found.is_deleted));
+    assert!(matches!(late, ChangeOutcome::Kept(found) if found.is_deleted));
     let (again, was) = done(one(&database, by_rule_since("a", until, NOW.0 + 11), at(20)).await);
     assert_eq!((again.control.effect, was), (Effect::Ban, None));
 
     // The same with an expired control that a person set.
     done(one(&database, change("a", Wish::Set(Effect::Exempt, Some(at(40)))), at(30)).await);
     let late = one(&database, by_rule_since("a", until, NOW.0 + 29), at(50)).await;
-    assert!(matches!(late, Changed::Kept(found) if found.control.effect == Effect::Exempt));
+    assert!(matches!(late, ChangeOutcome::Kept(found) if found.control.effect == Effect::Exempt));
     done(one(&database, by_rule_since("a", until, NOW.0 + 41), at(50)).await);
 }
 
@@ -300,14 +300,14 @@ async fn controls_in_force_are_bounded(store: &Store) {
     let w_rules = part(MAX_AUTOMATIC);
     let v_rules = part(MAX_AUTOMATIC - w_rules);
     fill(&scene, "w", 1, w_rules, true).await;
-    assert_eq!(one(&database, ban.clone(), NOW).await, Changed::Full(Bound::Rules));
+    assert_eq!(one(&database, ban.clone(), NOW).await, ChangeOutcome::Full(Bound::Rules));
     fill(&scene, "v", 1 + w_rules, v_rules, true).await;
-    assert_eq!(one(&database, of("v", ban.clone()), NOW).await, Changed::Full(Bound::Rules));
+    assert_eq!(one(&database, of("v", ban.clone()), NOW).await, ChangeOutcome::Full(Bound::Rules));
     done(one(&database, of("u", ban), NOW).await);
     done(one(&database, of("u", change("x", Wish::Delete(Slot::Override))), NOW).await);
     let (rules, w_all) = (w_rules + v_rules, part(MAX_CONTROLS - v_rules));
     fill(&scene, "w", 1 + rules, w_all - w_rules, false).await;
-    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, Changed::Full(Bound::Controls));
+    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, ChangeOutcome::Full(Bound::Controls));
     // A deletion makes room for another change of the same group.
     let together = [
         change("f4", Wish::Delete(Slot::Override)),
@@ -316,16 +316,19 @@ async fn controls_in_force_are_bounded(store: &Store) {
         ban_by_operator.clone(),
     ];
     let changed = database.change_controls(&together, &Book::new(), NOW, WITHIN).await.unwrap();
-    use Changed::{Done, Full};
+    use ChangeOutcome::{Done, Full};
     assert!(matches!(changed[..], [Done(..), Done(..), Done(..), Full(Bound::Controls)]), "{changed:?}");
     let v_all = part(MAX_CONTROLS - w_all);
     let next = 1 + rules + w_all - w_rules;
     fill(&scene, "v", next, v_all - v_rules, false).await;
-    assert_eq!(one(&database, of("v", ban_by_operator.clone()), NOW).await, Changed::Full(Bound::Controls));
+    assert_eq!(
+        one(&database, of("v", ban_by_operator.clone()), NOW).await,
+        ChangeOutcome::Full(Bound::Controls)
+    );
     done(one(&database, of("u", ban_by_operator.clone()), NOW).await);
     // So many as no workspaces can have by themselves.
     fill(&scene, "u", next + v_all - v_rules, MAX_CONTROLS - w_all - v_all - 1, false).await;
-    assert_eq!(one(&database, of("t", ban_by_operator), NOW).await, Changed::Full(Bound::Controls));
+    assert_eq!(one(&database, of("t", ban_by_operator), NOW).await, ChangeOutcome::Full(Bound::Controls));
     done(one(&database, set("f1", Effect::Exempt), NOW).await);
     let mut book = Book::new();
     assert!(read(&database, &mut book, NOW).await);
@@ -508,7 +511,7 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store:
     scene.run(&format!("UPDATE weir_control_edition SET incarnation = {}", renewed.incarnation)).await;
     let changes = [set("new", Effect::Ban)];
     let changed = a.change_controls(&changes, &book, NOW, WITHIN).await.unwrap();
-    assert!(matches!(&changed[..], [Changed::Done(now, _)] if now.control.revision > renewed.revision));
+    assert!(matches!(&changed[..], [ChangeOutcome::Done(now, _)] if now.control.revision > renewed.revision));
     assert!(read(&b, &mut other, NOW).await);
     assert_eq!(in_force(&other), ["before", "new"]);
     assert_ne!(other.edition().unwrap().incarnation, renewed.incarnation);
@@ -556,7 +559,7 @@ async fn a_database_that_was_set_back_and_changed_again_begins_another_incarnati
             let changes = [set(name, Effect::Ban)];
             let now = UnixMs(NOW.0 + later);
             let changed = behind.change_controls(&changes, &old, now, WITHIN).await.unwrap();
-            assert!(matches!(changed[..], [Changed::Done(..)]), "{changed:?}");
+            assert!(matches!(changed[..], [ChangeOutcome::Done(..)]), "{changed:?}");
         }
         let known = book.edition().unwrap();
         assert!(read(&ahead, &mut book, NOW).await);
@@ -611,7 +614,7 @@ async fn cleanups_and_changes_leave_nothing_to_miss(store: &Store) {
     for (number, changes) in (1..).zip(steps) {
         let now = UnixMs(NOW.0 + number * 10_000);
         let changed = database.change_controls(&changes, &book, now, WITHIN).await.unwrap();
-        assert!(changed.iter().all(|changed| matches!(changed, Changed::Done(..))), "{changed:?}");
+        assert!(changed.iter().all(|changed| matches!(changed, ChangeOutcome::Done(..))), "{changed:?}");
         read_comparing(&database, &mut book, true, now).await;
         database.cleanup_controls(Duration::from_secs(1), Duration::MAX, 2, now).await.unwrap();
         read_comparing(&database, &mut book, true, now).await;

@@ -7,7 +7,7 @@ use sqlx::{Connection, Executor};
 use std::time::{Duration, Instant};
 use weir_aggregator::database::{Database, DatabaseError};
 use weir_core::control::book::Book;
-use weir_core::control::change::{Change, Changed, Wish};
+use weir_core::control::change::{Change, ChangeOutcome, Wish};
 use weir_core::control::{Effect, Selector, Target};
 use weir_core::model::time::UnixMs;
 use weir_envoy::{Proxy, ports};
@@ -53,7 +53,7 @@ fn bans(prefix: &str, until: u64) -> Vec<Change> {
 /// How many of these changes were made.
 async fn made(database: &Database, changes: &[Change], within: Duration) -> Result<usize, DatabaseError> {
     let changed = database.change_controls(changes, &Book::new(), NOW, within).await?;
-    Ok(changed.iter().filter(|changed| matches!(changed, Changed::Done(..))).count())
+    Ok(changed.iter().filter(|changed| matches!(changed, ChangeOutcome::Done(..))).count())
 }
 
 /// The port of a scene's server.

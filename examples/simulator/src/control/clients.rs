@@ -8,7 +8,7 @@ use super::parts::Worker;
 use super::targets::{CLIENTS, FLOODED, NAMESPACE, OF, THRESHOLD, WORKSPACE};
 use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::bans::queue::{BETWEEN_MS, MAX_WAITING, WITHIN_MS};
-use weir_core::control::change::Changed;
+use weir_core::control::change::ChangeOutcome;
 use weir_core::control::{Scratch, Subject};
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now};
@@ -197,8 +197,8 @@ impl World {
             return self.plan(fails_ms + BETWEEN_MS, Event::Store { aggregator, start });
         }
         let results = self.write(aggregator, &changes, clocks.unix);
-        let kept: Vec<&Changed> =
-            results.iter().filter(|changed| !matches!(changed, Changed::Done(..))).take(2).collect();
+        let kept: Vec<&ChangeOutcome> =
+            results.iter().filter(|changed| !matches!(changed, ChangeOutcome::Done(..))).take(2).collect();
         self.note(|| format!("aggregator {aggregator} stores {} bans, but {kept:?}", changes.len()));
         self.plan(BETWEEN_MS, Event::Store { aggregator, start });
     }

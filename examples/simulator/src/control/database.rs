@@ -7,7 +7,7 @@ use weir_core::control::Control;
 use weir_core::control::book::{
     Book, Contents, Digest, Edition, EditionSeed, Entry, MAX_STAMP, News, Reading, first_revision, renewed,
 };
-use weir_core::control::change::{Change, Changed, Draft, InForce, Made, Room, StoredControl};
+use weir_core::control::change::{Change, ChangeOutcome, Draft, InForce, Made, Room, StoredControl};
 use weir_core::control::news::{Page, UnfinishedNews};
 use weir_core::model::time::UnixMs;
 
@@ -149,7 +149,7 @@ impl Database {
         changes: &[Change],
         random: &mut Random,
         now: UnixMs,
-    ) -> Vec<Changed> {
+    ) -> Vec<ChangeOutcome> {
         let edition = self.renew(|found| book.reading(found), random, now);
         let places = changes.iter().map(|change| (change.target.clone(), change.slot()));
         let rows = &self.tables.rows;

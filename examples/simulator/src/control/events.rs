@@ -6,7 +6,7 @@ use super::targets::{TARGETS, is_of_flood, target};
 use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::control::Effect;
 use weir_core::control::book::ControlPush;
-use weir_core::control::change::{Change, Changed, Wish};
+use weir_core::control::change::{Change, ChangeOutcome, Wish};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::wire::{self, PROTOCOL_VERSION};
 use weir_core::replication::global::controls::Read;
@@ -405,18 +405,18 @@ impl World {
         let author = "operator".to_owned();
         let change = Change { target, wish, reason: String::new(), author, automatic: None };
         let results = self.write(at, &[change], clocks.unix);
-        let done = results.iter().filter(|changed| matches!(changed, Changed::Done(..))).count();
+        let done = results.iter().filter(|changed| matches!(changed, ChangeOutcome::Done(..))).count();
         self.changes += done as u64;
     }
 
     /// Makes changes through an aggregator, which announces them to its region.
-    pub fn write(&mut self, aggregator: usize, changes: &[Change], now: UnixMs) -> Vec<Changed> {
+    pub fn write(&mut self, aggregator: usize, changes: &[Change], now: UnixMs) -> Vec<ChangeOutcome> {
         let Some(process) = &self.aggregators[aggregator].process else { return Vec::new() };
         let seen = process.seen;
         let results = self.database.change(&process.book, changes, &mut self.random, now);
         let mut is_changed = false;
         for (changed, change) in results.iter().zip(changes) {
-            if let Changed::Done(row, _) = changed {
+            if let ChangeOutcome::Done(row, _) = changed {
                 is_changed = true;
                 if !is_of_flood(&row.control.target) {
                     self.note(|| format!("aggregator {aggregator} writes {row:?}"));

@@ -19,7 +19,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tracing::info;
 use weir_core::control::book::MAX_KEPT;
-use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
+use weir_core::control::change::{Bound, Change, ChangeOutcome, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::{Control, MAX_CONTROLS, Target};
 use weir_core::model::time::UnixMs;
 
@@ -97,7 +97,7 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
     let changed = api.access(&change.target.workspace).await?.change(change).await.map_err(problem)?;
     let book_revision = api.services.control.book().edition().map_or(0, |edition| edition.revision);
     match changed {
-        Some(Changed::Done(stored, was)) => {
+        Some(ChangeOutcome::Done(stored, was)) => {
             log_change(&stored);
             let revision = stored.control.revision;
             let mut answer =
@@ -107,15 +107,15 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
             put_field(&mut answer, "before", was.as_deref().map(stored_json));
             Ok(answer)
         }
-        Some(Changed::Same(stored) | Changed::Kept(stored)) => {
+        Some(ChangeOutcome::Same(stored) | ChangeOutcome::Kept(stored)) => {
             let revision = stored.control.revision;
             let mut answer =
                 json!({"revision": revision, "changed": false, "known": book_revision >= revision});
             put_field(&mut answer, "override", (!stored.is_deleted).then(|| stored_json(&stored)));
             Ok(answer)
         }
-        Some(Changed::Full(bound)) => Err(full(bound)),
-        Some(Changed::Missing) | None => {
+        Some(ChangeOutcome::Full(bound)) => Err(full(bound)),
+        Some(ChangeOutcome::Missing) | None => {
             let message = "there is no such override; GET /v1/overrides lists those in force";
             Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
         }
