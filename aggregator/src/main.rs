@@ -24,7 +24,7 @@ use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, plain_json, plain_lines, print, print_error};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
-use weir_aggregator::database::{Database, Deleted, Migrated, Reason, Tidied};
+use weir_aggregator::database::{Database, Deleted, MigrationReport, Reason, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
@@ -153,7 +153,7 @@ async fn migrate(database: Database) -> anyhow::Result<()> {
             }
         }
     };
-    let Migrated { applied, present, newer } = migrated?;
+    let MigrationReport { applied, present, newer } = migrated?;
     for migration in &applied {
         print(&format_args!("applied {migration}"));
     }

@@ -1,7 +1,7 @@
 //! Applies the migrations of this version. Concurrent migrations are safe: the second waits and then has nothing to do.
 
 use super::connection::retry::{self, Execute};
-use super::dialect::Migrated;
+use super::dialect::MigrationReport;
 use super::{Database, DatabaseError, Reason};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const ANSWER: Duration = Duration::from_secs(30);
 impl Database {
     /// Applies the missing migrations.
-    pub async fn migrate(&self) -> Result<Migrated, DatabaseError> {
+    pub async fn migrate(&self) -> Result<MigrationReport, DatabaseError> {
         let answered = async {
             // Connects with retries, because another process that opens the same new SQLite file may hold its lock.
             let connect = Execute("SELECT 1", &[]);

@@ -31,7 +31,7 @@ pub use counts::exchange::Exchanged;
 pub use counts::import::Imported;
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};
-pub use dialect::{MAX_BUCKET_BYTES, Migrated, Velocity};
+pub use dialect::{MAX_BUCKET_BYTES, MigrationReport, Velocity};
 pub use error::{DatabaseError, Reason};
 pub use ledger::history::{BucketUse, MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};

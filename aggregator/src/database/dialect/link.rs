@@ -1,7 +1,7 @@
 //! What each kind of database implements: its address ([`Server`]), a connection ([`Link`]), and the rows of a result.
 
 use super::arg::Arg;
-use super::migrations::Migrated;
+use super::migrations::MigrationReport;
 use super::purpose::Purpose;
 use super::statements::Statements;
 use super::velocity::Velocity;
@@ -90,7 +90,7 @@ pub(in crate::database) trait Link: Send {
     fn check_velocity<'a>(&'a mut self, charge: &'a LedgerCharge, region: &'a [u8]) -> Call<'a, Velocity>;
 
     /// Applies the missing migrations. The session's settings are changed.
-    fn migrate(&mut self) -> Call<'_, Migrated>;
+    fn migrate(&mut self) -> Call<'_, MigrationReport>;
 }
 
 /// The columns of a row, by their places.

@@ -9,7 +9,7 @@ pub(super) const TABLE: &str = "weir_migrations";
 
 /// The result of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigrationReport {
     /// The migrations applied now: number and name.
     pub applied: Vec<String>,
     /// Number of migrations applied before.
@@ -30,7 +30,7 @@ pub(super) fn prepared(mut migrator: Migrator) -> Migrator {
 pub(super) async fn apply<C: Migrate>(
     migrator: &Migrator,
     connection: &mut C,
-) -> Result<Migrated, MigrateError> {
+) -> Result<MigrationReport, MigrateError> {
     connection.ensure_migrations_table(TABLE).await?;
     let present = connection.list_applied_migrations(TABLE).await?;
     migrator.run_direct(None, connection, false).await?;
@@ -41,7 +41,7 @@ pub(super) async fn apply<C: Migrate>(
         .collect();
     let is_known = |version: i64| migrator.iter().any(|migration| migration.version == version);
     let newer = present.iter().map(|present| present.version).filter(|version| !is_known(*version)).max();
-    Ok(Migrated { applied, present: present.len(), newer })
+    Ok(MigrationReport { applied, present: present.len(), newer })
 }
 
 /// Explains an error; `of` explains one of the driver.

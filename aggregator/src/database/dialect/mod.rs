@@ -16,7 +16,7 @@ mod velocity;
 
 pub(in crate::database) use arg::Arg;
 pub(in crate::database) use link::{Link, Row, Server, UrlError};
-pub use migrations::Migrated;
+pub use migrations::MigrationReport;
 pub(in crate::database) use purpose::{MAX_IDLE, Purpose};
 pub(in crate::database) use statements::{
     ControlStatements, Statements, push_args, push_hex, push_statement,

@@ -28,7 +28,7 @@ macro_rules! through_sqlx {
                 Box::pin(ledger::check_velocity(self, charge, region))
             }
 
-            fn migrate(&mut self) -> Call<'_, Migrated> {
+            fn migrate(&mut self) -> Call<'_, MigrationReport> {
                 Box::pin(migrate::migrate(&mut self.0))
             }
 

@@ -1,7 +1,7 @@
 //! Migrations of MySQL and MariaDB, which commit each statement that changes a table.
 
 use super::errors::{explain, had_been_applied};
-use crate::database::dialect::migrations::{self, Migrated, TABLE, apply, prepared};
+use crate::database::dialect::migrations::{self, MigrationReport, TABLE, apply, prepared};
 use crate::database::error::{DatabaseError, Reason};
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use sqlx::mysql::MySqlConnection;
@@ -11,7 +11,9 @@ use sqlx::{AssertSqlSafe, Executor};
 const LOCK_SECONDS: u32 = 60;
 
 /// Applies the missing migrations.
-pub(super) async fn migrate(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, DatabaseError> {
+pub(super) async fn migrate(
+    connection: &mut sqlx::MySqlConnection,
+) -> Result<MigrationReport, DatabaseError> {
     be_patient(connection, LOCK_SECONDS).await?;
     // sqlx's own lock waits without a limit, spelled in a way that MariaDB reads as no wait at all.
     let locked: Option<i64> =
@@ -36,7 +38,7 @@ pub(super) async fn migrate(connection: &mut sqlx::MySqlConnection) -> Result<Mi
 async fn apply_or_repair(
     migrator: Migrator,
     connection: &mut sqlx::MySqlConnection,
-) -> Result<Migrated, DatabaseError> {
+) -> Result<MigrationReport, DatabaseError> {
     connection.ensure_migrations_table(TABLE).await.map_err(of_migration)?;
     let interrupted = connection.dirty_version(TABLE).await.map_err(of_migration)?;
     if let Some(version) = interrupted {

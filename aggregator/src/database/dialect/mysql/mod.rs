@@ -9,7 +9,7 @@ pub use statements::{CHECK_VELOCITY, STATEMENTS};
 
 use super::arg::Arg;
 use super::link::{Call, Columns, Kind, Link, Server, Take, UrlError};
-use super::migrations::Migrated;
+use super::migrations::MigrationReport;
 use super::purpose::{MAX_IDLE, Purpose};
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
