@@ -17,7 +17,7 @@ use weir_core::matching::networks::parse_network;
 use weir_core::model::exact::{AlgorithmKind, ExactKey};
 use weir_core::model::key::{KeyParts, Namespace};
 use weir_core::model::time::UnixMs;
-use weir_core::region::Explained;
+use weir_core::region::KeyCells;
 use weir_core::region::top::{KeyUsage, Ranked};
 
 /// Live control for an identifier: for windows of this length, or for all windows if `window_ms` is 0.
@@ -195,7 +195,7 @@ impl<'a> Limits<'a> {
     }
 
     /// The usage of a key under live control `control`.
-    pub fn explained(&self, key: &Explained, control: &Control) -> KeyUsage {
+    pub fn explained(&self, key: &KeyCells, control: &Control) -> KeyUsage {
         let usage = key.usage(self.now);
         match self.changed(&key.key.parts(), control, usage.limit) {
             None => usage,

@@ -18,7 +18,7 @@ use weir_core::model::key::{Namespace, NodeId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
-use weir_core::region::{CellState, Component, Explained, OtherComponent};
+use weir_core::region::{CellState, Component, KeyCells, OtherComponent};
 use weir_core::rules::is_digest;
 
 /// The explanation of a key without windows.
@@ -193,7 +193,7 @@ pub fn canonical(query: &KeyQuery) -> Vec<u8> {
 
 fn window(
     services: &Services,
-    key: &Explained,
+    key: &KeyCells,
     (limits, control): (&Limits<'_>, &Control),
     now: UnixMs,
 ) -> Window {

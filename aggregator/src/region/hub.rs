@@ -23,7 +23,7 @@ use weir_core::model::key::NodeId;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{Ack, Answer, FilterFrame, Query};
 use weir_core::region::nodes::OWN_PEER;
-use weir_core::region::{Explained, Region, RegionStats};
+use weir_core::region::{KeyCells, Region, RegionStats};
 use weir_core::replication::regional::clock::{RegionClock, TimeProposal};
 use weir_core::replication::state::{FrameResult, LateAck};
 use weir_core::replication::{Access, Event, Events, Next, RegionState, StreamId};
@@ -302,7 +302,7 @@ impl Hub {
     }
 
     /// All counts held for an identifier.
-    pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<Explained> {
+    pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<KeyCells> {
         self.region(|region, _| region.explain(workspace, namespace, identifier))
     }
 

@@ -93,7 +93,7 @@ pub struct Reported {
 
 /// One key with its live cells, in order of sequence.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Explained {
+pub struct KeyCells {
     /// The key.
     pub key: Key,
     /// Its live cells.
@@ -193,11 +193,11 @@ impl Region {
     }
 
     /// Every live cell of the identifier, for all its windows.
-    pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<Explained> {
+    pub fn explain(&self, workspace: &[u8], namespace: &[u8], identifier: &[u8]) -> Vec<KeyCells> {
         self.keys
             .of_identifier(workspace, namespace, identifier)
             .into_iter()
-            .map(|(key, state)| Explained {
+            .map(|(key, state)| KeyCells {
                 key: key.clone(),
                 cells: state.cells().to_vec(),
                 newest_limit: state.newest_limit.limit(),

@@ -5,7 +5,7 @@
 //! the caller passes the limit that applies from now on, that limit is used instead.
 
 use super::cell::CellState;
-use super::{Explained, Region};
+use super::{KeyCells, Region};
 use crate::model::key::{Key, KeyParts, is_reserved};
 use crate::model::time::UnixMs;
 use crate::model::window::{Position, Used};
@@ -83,7 +83,7 @@ impl KeyUsage {
     }
 }
 
-impl Explained {
+impl KeyCells {
     /// The use of the key.
     pub fn usage(&self, now: UnixMs) -> KeyUsage {
         self.usage_under(None, now)
