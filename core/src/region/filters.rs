@@ -5,7 +5,7 @@ use super::keys::Keys;
 use super::plausibility::{Refused, checked_own, most_by_now};
 use super::subscribers::Subscribers;
 use super::work::Errand;
-use super::{Region, Reported};
+use super::{Region, ReportResult};
 use crate::model::key::{Key, KeyParts, Namespace, NodeId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};
@@ -14,8 +14,8 @@ use alloc::vec::Vec;
 
 impl Region {
     /// Merges the counts that `node` reports.
-    pub fn report(&mut self, node: NodeId, counts: &[wire::Count], now: UnixMs) -> Reported {
-        let mut reported = Reported::default();
+    pub fn report(&mut self, node: NodeId, counts: &[wire::Count], now: UnixMs) -> ReportResult {
+        let mut reported = ReportResult::default();
         for (place, count) in (0..).zip(counts) {
             match self.merge_count(node, count, now) {
                 Ok(None) => {}

@@ -84,7 +84,7 @@ impl Default for RegionLimits {
 
 /// The result of merging a report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reported {
+pub struct ReportResult {
     /// Counts that came without a baseline: the position of each in the report, and what the region holds of it.
     pub baselines: Vec<(u32, wire::Snapshot)>,
     /// Counts that were refused: the position of each in the report, and the reason.
