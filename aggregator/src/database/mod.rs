@@ -27,7 +27,7 @@ mod options;
 
 pub use cleanup::Deleted;
 pub use controls::{NEWS_ROWS, NewsPage, Tidied};
-pub use counts::exchange::Exchanged;
+pub use counts::exchange::PacketResult;
 pub use counts::import::Imported;
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};

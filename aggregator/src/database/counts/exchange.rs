@@ -32,7 +32,7 @@ const PAGE_BYTES: usize = 330;
 
 /// The result of a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exchanged {
+pub struct PacketResult {
     /// What the packet has read.
     pub feed: Feed,
     /// Number of rows that no database could store. All other rows of the packet are stored.
@@ -55,11 +55,11 @@ impl Database {
         packet: &Packet,
         now: UnixMs,
         within: Duration,
-    ) -> Result<Exchanged, DatabaseError> {
+    ) -> Result<PacketResult, DatabaseError> {
         check(packet)?;
         let deadline = Instant::now() + within;
         let statements = self.primary().statements();
-        let mut exchanged = Exchanged::default();
+        let mut exchanged = PacketResult::default();
         let mut insert = None;
         if let Some(version) = packet.version {
             let storable = rows::storable(&packet.rows);

@@ -1,7 +1,7 @@
 //! Exchanges packets with the database: writes this region's counts that are due, and reads what other regions have written.
 
 use super::calls::{Global, count, failure};
-use crate::database::{DatabaseError, Exchanged};
+use crate::database::{DatabaseError, PacketResult};
 use crate::region::hub::Hub;
 use crate::region::machine::Machine;
 use crate::telemetry::metrics::Operation;
@@ -102,8 +102,8 @@ async fn exchange(hub: &Hub, global: &Global, sync: &mut GlobalSync, call: Call,
     }
 }
 
-fn note(hub: &Hub, exchanged: &Exchanged, rows: usize) {
-    let Exchanged { feed, skipped, skipped_example, bad, bad_example } = exchanged;
+fn note(hub: &Hub, exchanged: &PacketResult, rows: usize) {
+    let PacketResult { feed, skipped, skipped_example, bad, bad_example } = exchanged;
     let read: usize = feed.pages.iter().map(|page| page.rows).sum();
     hub.metrics.convergence.global_writes.inc_by((rows as u64).saturating_sub(*skipped));
     hub.metrics.convergence.global_rows_read.inc_by(read as u64);

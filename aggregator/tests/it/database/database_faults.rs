@@ -3,7 +3,7 @@
 use crate::support::database::packets::{Node, look};
 use crate::support::database::*;
 use std::time::{Duration, Instant};
-use weir_aggregator::database::{Database, DatabaseOptions, Exchanged};
+use weir_aggregator::database::{Database, DatabaseOptions, PacketResult};
 use weir_envoy::{DatabaseServer, ports};
 
 /// Less than any lock wait.
@@ -38,7 +38,7 @@ async fn passwords_and_rights(store: &Store) {
     let wrong = open(&scene.url.replace("geheim", "falsch"), "a");
     let without_rights = open(&scene.url.replace("weir:geheim", "niemand:falsch"), "a");
     // A packet that writes nothing needs no right to write.
-    assert_eq!(look(&reader, WITHIN).await, Ok(Exchanged::default()));
+    assert_eq!(look(&reader, WITHIN).await, Ok(PacketResult::default()));
     let mut node = Node::new(reader.clone(), 1);
     let packet = node.writing(&[row("x", 1)]);
     let cases = [

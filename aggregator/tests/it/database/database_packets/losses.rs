@@ -5,7 +5,7 @@ use super::pair;
 use crate::support::database::packets::*;
 use crate::support::database::*;
 use sqlx::Executor;
-use weir_aggregator::database::Exchanged;
+use weir_aggregator::database::PacketResult;
 use weir_core::replication::global::packet::{OwnMarker, Packet};
 use weir_envoy::wait;
 
@@ -111,13 +111,13 @@ async fn published(store: &Store) -> (Scene, Node) {
     (scene, a)
 }
 
-fn exchanging(a: &Node, packet: &Packet) -> tokio::task::JoinHandle<Exchanged> {
+fn exchanging(a: &Node, packet: &Packet) -> tokio::task::JoinHandle<PacketResult> {
     let (database, packet) = (a.database.clone(), packet.clone());
     tokio::spawn(async move { database.exchange(&packet, NOW, WITHIN).await.unwrap() })
 }
 
 /// The packet's answer shows the loss, once. Then the node writes everything again.
-async fn is_found(scene: &Scene, a: &mut Node, packet: &Packet, exchanged: Exchanged) {
+async fn is_found(scene: &Scene, a: &mut Node, packet: &Packet, exchanged: PacketResult) {
     assert!(a.apply(packet, exchanged).lost, "{:?}", a.acknowledged);
     assert!(a.cursors.values().all(|version| *version == 0));
     assert!(!a.read().await.lost);

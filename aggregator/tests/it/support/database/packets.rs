@@ -4,7 +4,7 @@ use super::{NOW, Scene, WITHIN};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use weir_aggregator::database::{Database, DatabaseError, Exchanged};
+use weir_aggregator::database::{Database, DatabaseError, PacketResult};
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, StoredRegion};
@@ -69,7 +69,7 @@ impl Node {
         Packet { version: Some(self.version), rows: rows.to_vec(), ..self.reading() }
     }
 
-    pub async fn exchange(&self, packet: &Packet) -> Result<Exchanged, DatabaseError> {
+    pub async fn exchange(&self, packet: &Packet) -> Result<PacketResult, DatabaseError> {
         self.database.exchange(packet, self.now, WITHIN).await
     }
 
@@ -123,8 +123,8 @@ impl Node {
     }
 
     /// Merges an answer and moves the cursors.
-    pub fn apply(&mut self, packet: &Packet, exchanged: Exchanged) -> Fed {
-        let Exchanged { feed, .. } = exchanged;
+    pub fn apply(&mut self, packet: &Packet, exchanged: PacketResult) -> Fed {
+        let PacketResult { feed, .. } = exchanged;
         let mut fed = Fed::default();
         for page in &feed.pages {
             assert!(page.writer != self.writer && (1..=MAX_FEED_ROWS).contains(&page.rows), "{page:?}");
@@ -178,7 +178,7 @@ impl Node {
 }
 
 /// Some call to the primary: a packet that writes nothing and reads the markers.
-pub async fn look(database: &Database, within: Duration) -> Result<Exchanged, DatabaseError> {
+pub async fn look(database: &Database, within: Duration) -> Result<PacketResult, DatabaseError> {
     let packet = Node::new(database.clone(), 1).reading();
     database.exchange(&packet, NOW, within).await
 }
