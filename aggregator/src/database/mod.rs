@@ -28,7 +28,7 @@ mod options;
 pub use cleanup::Deleted;
 pub use controls::{NEWS_ROWS, NewsPage, Tidied};
 pub use counts::exchange::PacketResult;
-pub use counts::import::Imported;
+pub use counts::import::ImportedPage;
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};
 pub use dialect::{MAX_BUCKET_BYTES, MigrationReport, Velocity};

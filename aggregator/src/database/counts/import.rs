@@ -18,7 +18,7 @@ use weir_core::replication::global::paging::ReadPage;
 
 /// A page of the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportedPage {
     /// The cells that were asked for, and where the page ended.
     pub page: Page,
     /// Number of rows that were skipped because Weir does not write such rows.
@@ -29,16 +29,16 @@ pub struct Imported {
 
 impl Database {
     /// A page of the other regions' counts.
-    pub async fn import(&self, page: &ReadPage) -> Result<Imported, DatabaseError> {
+    pub async fn import(&self, page: &ReadPage) -> Result<ImportedPage, DatabaseError> {
         self.read(self.replica(), page, false).await
     }
 
     /// A page of this region's counts.
-    pub async fn own(&self, page: &ReadPage) -> Result<Imported, DatabaseError> {
+    pub async fn own(&self, page: &ReadPage) -> Result<ImportedPage, DatabaseError> {
         self.read(self.primary(), page, true).await
     }
 
-    async fn read(&self, pool: &Pool, page: &ReadPage, own: bool) -> Result<Imported, DatabaseError> {
+    async fn read(&self, pool: &Pool, page: &ReadPage, own: bool) -> Result<ImportedPage, DatabaseError> {
         let number = |number: u64| Arg::Int(number.min(rows::MAX_NUMBER));
         let ReadPage { after, rows, within_ms } = page;
         let expires = number(after.expires.0);
@@ -61,9 +61,9 @@ struct ReadRows<'a> {
 }
 
 impl Work for ReadRows<'_> {
-    type Output = Imported;
+    type Output = ImportedPage;
 
-    async fn run(&mut self, connection: &mut Connection) -> Result<Imported, DatabaseError> {
+    async fn run(&mut self, connection: &mut Connection) -> Result<ImportedPage, DatabaseError> {
         let (mut cells, mut taken, mut last) = (Cells::default(), 0, None);
         let statement = connection.statements().page;
         connection
@@ -80,11 +80,11 @@ impl Work for ReadRows<'_> {
         let Cells { regions, bad, bad_example } = cells;
         // Fewer rows than were asked for are the last ones.
         let end = last.filter(|_| taken >= self.most);
-        Ok(Imported { page: Page { regions: rows::by_region(regions), end }, bad, bad_example })
+        Ok(ImportedPage { page: Page { regions: rows::by_region(regions), end }, bad, bad_example })
     }
 }
 
-impl Imported {
+impl ImportedPage {
     /// Number of cells of all regions.
     pub fn cells(&self) -> usize {
         self.page.regions.iter().map(|region| region.cells.len()).sum()

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::TempDir;
-use weir_aggregator::database::{Database, DatabaseOptions, Imported};
+use weir_aggregator::database::{Database, DatabaseOptions, ImportedPage};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{PageEnd, Publication, Stored};
@@ -240,7 +240,7 @@ pub fn whole(within: Duration) -> ReadPage {
 }
 
 /// The sums over all regions, sorted by key.
-pub fn sums(imported: Imported) -> Vec<Stored> {
+pub fn sums(imported: ImportedPage) -> Vec<Stored> {
     let mut sums = BTreeMap::new();
     for cell in imported.page.regions.into_iter().flat_map(|region| region.cells) {
         *sums.entry((cell.key, cell.sequence)).or_default() += cell.count;
