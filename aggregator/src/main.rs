@@ -24,7 +24,7 @@ use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, plain_json, plain_lines, print, print_error};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
-use weir_aggregator::database::{Database, Deleted, MigrationReport, Reason, Tidied};
+use weir_aggregator::database::{Database, DeletedRows, MigrationReport, Reason, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
@@ -209,8 +209,8 @@ fn token(entry: Entry) -> anyhow::Result<()> {
 async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) -> anyhow::Result<()> {
     let (mut transactions, mut locks) = (0, 0);
     let on_batch = |deleted| match deleted {
-        Deleted::Transactions(rows) => transactions += rows,
-        Deleted::Locks(rows) => locks += rows,
+        DeletedRows::Transactions(rows) => transactions += rows,
+        DeletedRows::Locks(rows) => locks += rows,
     };
     let result = database.cleanup_ledger(retention, batch, on_batch).await;
     let age = duration(retention);

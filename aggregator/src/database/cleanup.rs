@@ -31,7 +31,7 @@ type WriterTimes = BTreeMap<(Vec<u8>, u64), u64>;
 
 /// Number of rows that a batch of [`Database::cleanup_ledger`] deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deleted {
+pub enum DeletedRows {
     /// Deleted transactions.
     Transactions(u64),
     /// Deleted bucket locks.
@@ -108,7 +108,7 @@ impl Database {
         &self,
         retention: Duration,
         batch: u32,
-        mut on_batch: impl FnMut(Deleted),
+        mut on_batch: impl FnMut(DeletedRows),
     ) -> Result<(), DatabaseError> {
         let batch = u64::from(batch.max(1));
         let mut next_zone = Some(0);
@@ -117,7 +117,7 @@ impl Database {
                 let age = self.attempts_age(zone, retention).await?;
                 let args = [Arg::Int(zone), Arg::Int(age), Arg::Int(batch)];
                 let rows = self.delete_batch(self.primary().statements().cleanup_attempts, &args).await?;
-                on_batch(Deleted::Transactions(rows));
+                on_batch(DeletedRows::Transactions(rows));
                 if rows < batch {
                     break;
                 }
@@ -128,7 +128,7 @@ impl Database {
         let days = retention.as_secs().div_ceil(DAY_SECONDS).clamp(1, MAX_AGE_SECONDS / DAY_SECONDS);
         loop {
             let rows = self.delete_batch(locks, &[Arg::Int(days), Arg::Int(batch)]).await?;
-            on_batch(Deleted::Locks(rows));
+            on_batch(DeletedRows::Locks(rows));
             if rows < batch {
                 return Ok(());
             }

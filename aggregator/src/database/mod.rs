@@ -25,7 +25,7 @@ mod ledger;
 mod migrate;
 mod options;
 
-pub use cleanup::Deleted;
+pub use cleanup::DeletedRows;
 pub use controls::{NEWS_ROWS, NewsPage, Tidied};
 pub use counts::exchange::PacketResult;
 pub use counts::import::ImportedPage;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use weir_aggregator::database::{BucketUse, Database, Deleted, Outcome, Velocity, ZoneChange};
+use weir_aggregator::database::{BucketUse, Database, DeletedRows, Outcome, Velocity, ZoneChange};
 use weir_aggregator::region::exact::Exact;
 use weir_core::model::exact::{Charge, ChargeResult, ExactKey, ExactRequestId, Verdict};
 use weir_core::model::window::MAX_COUNT;
@@ -204,16 +204,15 @@ async fn attempts_in_unknown_zones_are_not_recorded(store: &Store) {
     let mut attempts = JoinSet::new();
     for _ in 0..40 {
         let database = database.clone();
-        attempts.spawn(async move {
-            database.check_velocity(&ledger_charge(8, b"x", 1), WITHIN).await
-        });
+        attempts.spawn(async move { database.check_velocity(&ledger_charge(8, b"x", 1), WITHIN).await });
     }
     assert!(attempts.join_all().await.iter().all(|result| *result == Ok(None)));
     assert_eq!(scene.number("SELECT COUNT(*) FROM zone_txn").await, 0);
     if scene.is_mysql() {
         assert_eq!(scene.number("SELECT COUNT(*) FROM zone_bucket_lock").await, 0);
     }
-    let charge = Charge { key: ExactKey::Ledger { zone: 8, bucket: b"x".as_slice().into() }, most: 0, cost: 1 };
+    let charge =
+        Charge { key: ExactKey::Ledger { zone: 8, bucket: b"x".as_slice().into() }, most: 0, cost: 1 };
     let unknown = Exact::new(None, Some(database)).decide(ExactRequestId::of(1, 1), &[charge], WITHIN).await;
     assert_eq!(unknown, [ChargeResult::UNDECIDED]);
     let empty = store.empty().await.open("here");
@@ -375,8 +374,8 @@ async fn a_clock_that_steps_back_allows_nothing_more(store: &Store) {
 async fn clean(database: &Database, retention: Duration, batch: u32) -> (Vec<u64>, u64) {
     let (mut transactions, mut locks) = (Vec::new(), 0);
     let on_batch = |deleted| match deleted {
-        Deleted::Transactions(rows) => transactions.push(rows),
-        Deleted::Locks(rows) => locks += rows,
+        DeletedRows::Transactions(rows) => transactions.push(rows),
+        DeletedRows::Locks(rows) => locks += rows,
     };
     database.cleanup_ledger(retention, batch, on_batch).await.unwrap();
     (transactions, locks)
@@ -470,7 +469,8 @@ async fn cleanup_runs_beside_attempts(store: &Store) {
 async fn results_are_those_of_the_ledger(store: &Store) {
     let (scene, database) = ledger(store, 2, 60).await;
     let exact = Exact::new(None, Some(database));
-    let charge = |cost| Charge { key: ExactKey::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, most: 0, cost };
+    let charge =
+        |cost| Charge { key: ExactKey::Ledger { zone: ZONE, bucket: b"x".as_slice().into() }, most: 0, cost };
     let decide = async |cost| exact.decide(ExactRequestId::of(1, 1), &[charge(cost)], WITHIN).await[0];
     let allowed = decide(2).await;
     assert_eq!((allowed.verdict, allowed.limit, allowed.remaining), (Verdict::Allowed, 2, 0));
