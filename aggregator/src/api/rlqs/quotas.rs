@@ -67,10 +67,17 @@ struct State {
 struct Counted {
     check: LimitCheck,
     division: Division,
-    /// Stream and number of each share's bucket.
-    buckets: BTreeMap<u64, (u64, u64)>,
+    /// The bucket of each share.
+    buckets: BTreeMap<u64, BucketPlace>,
     /// Buckets in shadow mode have no share.
     shadows: usize,
+}
+
+/// A bucket: its stream, and its number in it.
+#[derive(Clone, Copy, Debug)]
+struct BucketPlace {
+    stream: u64,
+    number: u64,
 }
 
 /// Why a bucket is refused.
@@ -179,7 +186,7 @@ impl Quotas {
             match Bucket::new(usage.bucket_id) {
                 Err(bad) => self.refuse(&bad.into()),
                 Ok(bucket) => match state.streams.get(&stream).and_then(|all| all.number(&bucket)) {
-                    Some(number) => self.report(&mut state, (stream, number), report, now),
+                    Some(number) => self.report(&mut state, BucketPlace { stream, number }, report, now),
                     None => new.push((bucket, report)),
                 },
             }
@@ -224,7 +231,7 @@ impl Quotas {
             let number =
                 known.or_else(|| has_room.then(|| state.enter(stream, bucket.clone(), target, now))?);
             match number {
-                Some(number) => self.report(&mut state, (stream, number), report, now),
+                Some(number) => self.report(&mut state, BucketPlace { stream, number }, report, now),
                 None => {
                     self.refuse(&Refused::Full);
                     let subscriptions = state.streams.get_mut(&stream);
@@ -265,7 +272,8 @@ impl Quotas {
     }
 
     /// Charges a report, and divides what is left.
-    fn report(&self, state: &mut State, (stream, number): (u64, u64), report: Report, now: MonoMs) {
+    fn report(&self, state: &mut State, bucket: BucketPlace, report: Report, now: MonoMs) {
+        let BucketPlace { stream, number } = bucket;
         let State { streams, counted, aggregators, .. } = state;
         let Some(subscriptions) = streams.get_mut(&stream) else { return };
         let Some(subscription) = subscriptions.get(number) else { return };
@@ -291,7 +299,7 @@ impl Quotas {
         if is_shadow {
             subscriptions.assign(number, Action::Allow, false, now);
         } else {
-            self.assign_one(subscriptions, counted, (number, share), *aggregators, now);
+            self.assign_one(subscriptions, counted, number, share, *aggregators, now);
         }
         if report.within_ms == 0 {
             // The first report of a bucket. If it is known here, its Envoy has abandoned it meanwhile.
@@ -314,7 +322,8 @@ impl Quotas {
         &self,
         subscriptions: &mut Subscriptions,
         counted: &mut Counted,
-        (number, share): (u64, u64),
+        number: u64,
+        share: u64,
         aggregators: u64,
         now: MonoMs,
     ) {
@@ -366,7 +375,7 @@ impl Quotas {
         let Some(counted) = all.get_mut(key) else { return };
         self.pay(counted, true);
         let standing = self.embedded.standing(&counted.check);
-        let mut assign = |(stream, number): (u64, u64), action, changed| {
+        let mut assign = |BucketPlace { stream, number }, action, changed| {
             if let Some(subscriptions) = streams.get_mut(&stream) {
                 subscriptions.assign(number, action, changed, now);
             }
@@ -496,18 +505,19 @@ impl State {
         let joined = self.join(stream, number, held.clone(), now);
         if let (false, Some(counted), Some(held)) = (joined, counted, held) {
             // The former limit keeps what its Envoy may still spend.
-            self.put_back((stream, number), counted, held);
+            self.put_back(BucketPlace { stream, number }, counted, held);
         }
         joined
     }
 
-    fn put_back(&mut self, (stream, number): (u64, u64), (key, share): (Arc<CountedKey>, u64), held: Share) {
+    fn put_back(&mut self, bucket: BucketPlace, (key, share): (Arc<CountedKey>, u64), held: Share) {
+        let BucketPlace { stream, number } = bucket;
         let Some(counted) = self.counted.get_mut(&key) else { return };
         let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
             return;
         };
         counted.division.put_back(share, held);
-        counted.buckets.insert(share, (stream, number));
+        counted.buckets.insert(share, BucketPlace { stream, number });
         subscription.counted = Some((key, share));
     }
 
@@ -538,7 +548,7 @@ impl State {
             if !joined {
                 return false;
             }
-            counted.buckets.insert(share, (stream, number));
+            counted.buckets.insert(share, BucketPlace { stream, number });
         }
         subscription.counted = Some((key, share));
         true
