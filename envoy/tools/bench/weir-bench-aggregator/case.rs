@@ -37,8 +37,11 @@ pub enum Case {
     Query(Store, Load),
     Decide(Crowd),
     Push,
-    /// By how much there is more than the present load, and the number of aggregators.
-    Regions(usize, usize),
+    Regions {
+        /// By how much there is more than the present load.
+        scale: usize,
+        aggregators: usize,
+    },
     Delay,
     /// Cells.
     Scan(usize),
@@ -86,9 +89,10 @@ impl Case {
             Case::Query(Store::Redis, Load::BesideReports),
         ];
         cases.extend(Crowd::all().map(Case::Decide));
-        cases.extend([Case::Push, Case::Regions(1, regions::REGIONS)]);
+        cases.extend([Case::Push, Case::Regions { scale: 1, aggregators: regions::REGIONS }]);
         if !quick {
-            cases.extend([Case::Regions(10, regions::REGIONS), Case::Regions(1, regions::INSTANCES)]);
+            cases.push(Case::Regions { scale: 10, aggregators: regions::REGIONS });
+            cases.push(Case::Regions { scale: 1, aggregators: regions::INSTANCES });
         }
         cases.extend([Case::Delay, Case::Scan(240_000)]);
         cases.extend((!quick).then_some(Case::Scan(5_000_000)));
@@ -102,7 +106,7 @@ impl Case {
             Case::Query(..) => Measurement::Query,
             Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
-            Case::Regions(..) => Measurement::Regions,
+            Case::Regions { .. } => Measurement::Regions,
             Case::Delay => Measurement::Delay,
             Case::Scan(_) => Measurement::Scan,
             Case::Memory(_) => Measurement::Memory,
@@ -126,7 +130,7 @@ impl Case {
             }
             Case::Decide(crowd) => crowd.title(),
             Case::Push => "two aggregators, one Redis".to_owned(),
-            Case::Regions(scale, aggregators) => {
+            Case::Regions { scale, aggregators } => {
                 format!("{} windows, {aggregators} aggregators", scale * regions::WINDOWS)
             }
             Case::Delay => "two regions, 50 ms from their MariaDB".to_owned(),

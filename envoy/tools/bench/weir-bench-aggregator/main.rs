@@ -111,7 +111,7 @@ async fn measure(case: Case, options: &Options) -> Result<Vec<f64>> {
         Case::Decide(crowd) => decide::measure(crowd, time).await,
         // The longest times are rare.
         Case::Push => push::measure(4 * time).await,
-        Case::Regions(scale, aggregators) => {
+        Case::Regions { scale, aggregators } => {
             let time = Duration::from_secs(options.region_seconds);
             regions::measure(scale, aggregators, Effort { time, quick: options.quick }).await
         }

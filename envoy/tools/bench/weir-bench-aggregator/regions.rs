@@ -14,6 +14,7 @@ use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer, Redis, RedisOptions};
 
 use crate::peer::{Peer, key, sequence};
+use crate::stage::Cpu;
 use crate::stats::metric;
 
 pub const REGIONS: usize = 10;
@@ -87,8 +88,8 @@ pub async fn measure(scale: usize, instances: usize, effort: Effort) -> Result<V
     let (before, cpu) =
         (Figures::of(&mut database, &aggregators).await?, cpu(&mut server, &mut aggregators)?);
     sleep(effort.time).await;
-    let (after, cpu_after) =
-        (Figures::of(&mut database, &aggregators).await?, self::cpu(&mut server, &mut aggregators)?);
+    let after = Figures::of(&mut database, &aggregators).await?;
+    let cpu = self::cpu(&mut server, &mut aggregators)?.since(cpu);
     let seconds = began.elapsed().as_secs_f64();
     if let Some(Ok(Err(error))) = streams.try_join_next() {
         return Err(error.context("a stream ended"));
@@ -111,8 +112,8 @@ pub async fn measure(scale: usize, instances: usize, effort: Effort) -> Result<V
         mean_ms(|figures| figures.exchange_seconds, |figures| figures.packets),
         mean_ms(|figures| figures.import_seconds, |figures| figures.imports),
         slowest_ms(&before.ticks, &after.ticks),
-        (cpu_after.0 - cpu.0).as_secs_f64() / seconds * 100.0,
-        (cpu_after.1 - cpu.1).as_secs_f64() / seconds * 100.0 / instances as f64,
+        cpu.store.as_secs_f64() / seconds * 100.0,
+        cpu.aggregators.as_secs_f64() / seconds * 100.0 / instances as f64,
     ])
 }
 
@@ -241,12 +242,12 @@ fn slowest_ms(before: &[(f64, f64)], after: &[(f64, f64)]) -> f64 {
 }
 
 /// Processor time of the database, and of all aggregators.
-fn cpu(server: &mut DatabaseServer, aggregators: &mut [Aggregator]) -> Result<(Duration, Duration)> {
-    let mut all = Duration::ZERO;
+fn cpu(server: &mut DatabaseServer, aggregators: &mut [Aggregator]) -> Result<Cpu> {
+    let mut cpu = Cpu { store: server.process().cpu_time()?, ..Cpu::default() };
     for aggregator in aggregators {
-        all += aggregator.process().cpu_time()?;
+        cpu.aggregators += aggregator.process().cpu_time()?;
     }
-    Ok((server.process().cpu_time()?, all))
+    Ok(cpu)
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ impl World<'_> {
     pub(super) fn path_to(&self, at: usize, store: Store) -> Path {
         let host = &self.aggregators[at];
         match store {
-            Store::Redis(region) => Path::Redis(region, host.number),
+            Store::Redis(region) => Path::Redis { region, aggregator: host.number },
             Store::Database => Path::Database(host.region),
         }
     }
@@ -206,7 +206,7 @@ impl World<'_> {
             let at = self.aggregator_at(region, number);
             let host = &self.aggregators[at];
             let passage = self.network.pass(Path::Peers(region));
-            let is_cut = self.network.is_cut(Path::Redis(region, number));
+            let is_cut = self.network.is_cut(Path::Redis { region, aggregator: number });
             self.counts.messages += 1;
             if !host.receives_broadcasts() || passage.lost || is_cut {
                 continue;

@@ -9,10 +9,10 @@ pub type StreamId = usize;
 /// The path of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// A worker's stream: region, Envoy, worker, aggregator.
-    Stream(usize, usize, usize, usize),
-    /// Between an aggregator and its Redis: region, aggregator.
-    Redis(usize, usize),
+    /// A worker's stream.
+    Stream { region: usize, envoy: usize, worker: usize, aggregator: usize },
+    /// Between an aggregator and its Redis.
+    Redis { region: usize, aggregator: usize },
     /// Between aggregators of a region.
     Peers(usize),
     /// Between a region and the database.
@@ -109,13 +109,17 @@ impl Network {
 fn covers(link: &Link, path: Path) -> bool {
     let of = |wanted: &Option<usize>, number: usize| wanted.is_none_or(|wanted| wanted == number);
     match (link, path) {
-        (Link::Streams { region, envoy, aggregator }, Path::Stream(at, from, _, to)) => {
-            *region == at && of(envoy, from) && of(aggregator, to)
+        (
+            Link::Streams { region, envoy, aggregator },
+            Path::Stream { region: at, envoy: from, aggregator: to, .. },
+        ) => *region == at && of(envoy, from) && of(aggregator, to),
+        (
+            Link::Worker { region, envoy, worker },
+            Path::Stream { region: at, envoy: from, worker: by, .. },
+        ) => (*region, *envoy, *worker) == (at, from, by),
+        (Link::Redis { region, aggregator }, Path::Redis { region: at, aggregator: from }) => {
+            *region == at && of(aggregator, from)
         }
-        (Link::Worker { region, envoy, worker }, Path::Stream(at, from, by, _)) => {
-            (*region, *envoy, *worker) == (at, from, by)
-        }
-        (Link::Redis { region, aggregator }, Path::Redis(at, from)) => *region == at && of(aggregator, from),
         // Messages of peers travel by their Redis.
         (Link::Peers { region }, Path::Peers(at)) => *region == at,
         (Link::Database { region }, Path::Database(at)) => of(region, at),

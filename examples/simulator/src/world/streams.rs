@@ -73,7 +73,7 @@ impl World<'_> {
         let (region, envoy) = self.place(at.envoy);
         let number = self.chance.streams.below(self.plan.topology.aggregators.max(1) as u64) as usize;
         let aggregator = self.aggregator_at(region, number);
-        let path = Path::Stream(region, envoy, at.worker, number);
+        let path = Path::Stream { region, envoy, worker: at.worker, aggregator: number };
         let host = &self.aggregators[aggregator];
         let (accepts, aggregator_incarnation) = (host.accepts_streams(), host.incarnation);
         let (cut, passage) = (self.network.is_cut(path), self.network.pass(path));
