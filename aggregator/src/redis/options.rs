@@ -159,7 +159,7 @@ impl StoreOptions {
             && is_of_sentinels(url)
         {
             let url = SentinelUrl::parse(url, &tcp_settings()).map_err(OptionsError::Sentinel)?;
-            return Ok(Seeds::Sentinels(url));
+            return Ok(Seeds::Sentinels(Box::new(url)));
         }
         let cluster = self.cluster || self.urls.len() > 1;
         let seeds = (1..).zip(&self.urls).map(|(place, url)| seed(place, url, cluster));
@@ -172,7 +172,7 @@ impl StoreOptions {
 enum Seeds {
     /// A server, or nodes of a cluster.
     Servers(Vec<ConnectionInfo>),
-    Sentinels(SentinelUrl),
+    Sentinels(Box<SentinelUrl>),
 }
 
 impl Seeds {
@@ -207,7 +207,7 @@ impl Checked {
     pub(super) fn target(&self, seed: &ConnectionInfo) -> redis::RedisResult<Target> {
         let client = self.client(seed.clone())?;
         match &self.seeds {
-            Seeds::Servers(_) => Ok(Target::Server(client)),
+            Seeds::Servers(_) => Ok(Target::Server(Arc::new(client))),
             Seeds::Sentinels(url) => Ok(Target::Primary(Arc::new(url.sentinels(self.ca.as_deref())?))),
         }
     }

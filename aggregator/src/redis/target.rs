@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(super) enum Target {
     /// A server at an address or a name.
-    Server(Client),
+    Server(Arc<Client>),
     /// The primary that Sentinels name.
     Primary(Arc<Sentinels>),
 }
@@ -26,7 +26,7 @@ impl Target {
     /// The server of the next connection.
     pub(super) async fn find(&self) -> redis::RedisResult<Client> {
         match self {
-            Target::Server(client) => Ok(client.clone()),
+            Target::Server(client) => Ok(Client::clone(client)),
             Target::Primary(sentinels) => sentinels.primary().await,
         }
     }
