@@ -89,6 +89,11 @@ impl Vm {
         let Some(at) = found.or_else(|| self.plugins.len().checked_sub(1)) else { return Effect::Pass };
         let Some(plugin) = self.plugins.get_mut(at) else { return Effect::Pass };
         let Some(worker) = self.workers.get_mut(plugin.worker) else { return Effect::Pass };
+        if worker.limiter.is_idle() {
+            let mono = calls::mono_now();
+            worker.wake(mono);
+            plugin.switch_shadows(worker, mono);
+        }
         let effect = plugin.on_request(worker, context, ends);
         if matches!(effect, Effect::Pause) || worker.limiter.is_urgent() {
             plugin.hurry_tick(worker);

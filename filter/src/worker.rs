@@ -134,6 +134,13 @@ impl Worker {
         self.keeper.tick(&mut EnvoyShared, now);
     }
 
+    /// Wakes from its idle pace for a request, and reads what live control other workers have stored since the last tick.
+    pub fn wake(&mut self, mono: MonoMs) {
+        self.limiter.wake(&mut EnvoyShared, mono);
+        let now = self.limiter.moment(mono);
+        self.keeper.tick(&mut EnvoyShared, now);
+    }
+
     /// Moves the stream if its root was replaced long ago. `here` is the newest root.
     pub fn move_outdated(&mut self, here: Here, mono: MonoMs) {
         match self.stream.root() {

@@ -6,6 +6,8 @@
 //! Requests with exact rules wait for an exact response first (`connection::exact`). A cost may be known only from the response
 //! (`local::deferred`): [`Limiter::settle_cost`] settles it.
 //!
+//! While nothing happens on a worker it ticks and pings rarely (`connection::pace`).
+//!
 //! `local` is what a worker has in its process, `connection` what it exchanges with its aggregator. [`Limiter::next`] states the order in
 //! which a driver does what follows from both.
 
@@ -33,6 +35,7 @@ pub use check::{
 };
 pub use compiled::{CompiledRule, Terms};
 pub use connection::link::{FRESH_MS, PING_MS};
+pub use connection::pace::IDLE_PING_MS;
 pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
 pub use local::deferred::{MAX_DEFERRED_REQUESTS, SettledCharge, SettledCharges};
 pub use local::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
@@ -42,7 +45,7 @@ pub use output::{CloseReason, Output};
 pub use rule_set::RuleSet;
 pub use stats::{Gauges, METRICS, Stats};
 
-/// Time between ticks while no request waits: the interval of reports, pings and pushes.
+/// Time between ticks while no request waits and the worker is not idle: the interval of reports, pings and pushes.
 pub const TICK_MS: u64 = 50;
 /// The highest number of a worker.
 const MAX_WORKER: u64 = u64::MAX >> 2;
@@ -237,17 +240,30 @@ impl Limiter {
         output
     }
 
-    /// Milliseconds until the next tick.
+    /// Milliseconds until the next tick. It may be less after a request than before: see [`Limiter::is_urgent`].
     pub fn next_tick_ms(&self) -> u64 {
         match self.is_quiet() {
-            true => TICK_MS,
+            true => self.connection.tick_ms(),
             false => WAITING_TICK_MS,
         }
     }
 
-    /// Whether a full report waits, so that [`Limiter::next`] is to be called before the next tick.
+    /// Whether a full report waits or the worker has woken, so that [`Limiter::next`] is to be called before the next tick, and the time
+    /// until that has changed.
     pub fn is_urgent(&self) -> bool {
-        self.local.outbox.len() >= FLUSH_ROWS
+        self.local.outbox.len() >= FLUSH_ROWS || self.connection.has_woken()
+    }
+
+    /// Whether the worker ticks rarely, as nothing has happened on it for a while. So it may not have read yet what other workers have
+    /// stored, such as live control.
+    pub fn is_idle(&self) -> bool {
+        self.connection.is_idle()
+    }
+
+    /// Wakes a worker that is idle, and keeps it awake. A request that is decided does so itself; this is for one that may be refused before.
+    pub fn wake(&mut self, shared: &mut impl Shared, now: MonoMs) {
+        self.connection.note_request(now);
+        self.connection.enter(&mut self.local, shared, now);
     }
 
     /// Whether nothing waits, nothing is leased and all counts are stored, so that the stream can end without loss.

@@ -20,6 +20,7 @@ mod first_stream;
 mod floods;
 mod hard_limit;
 mod harness;
+mod idle;
 mod limits;
 mod local;
 mod model;

@@ -4,11 +4,18 @@ use super::fake::{Fake, Request, Value};
 use super::hooks::*;
 use super::{installed, slots};
 use crate::host::abi::{Bytes, Object, Pair};
+use crate::host::calls;
+use crate::host::shared::EnvoyShared;
 use prost::Message;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use weir_core::model::wire::{PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::control::Keeper;
+use weir_core::model::time::Now;
+use weir_core::model::wire::{
+    Ack, Control, Controls, FilterFrame, PROTOCOL_VERSION, Pong, Push, RegionFrame, Welcome,
+};
 
 /// Slots, table and thread belong to the process, so tests run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -92,6 +99,55 @@ impl Envoy {
             fake.streams.values().map(|stream| stream.sent.len()).sum::<usize>() > first
         });
         streams[0]
+    }
+}
+
+/// An aggregator behind all streams of a place. It answers pings, acknowledges reports, and has nothing to push.
+#[derive(Default)]
+struct Aggregator {
+    /// The bytes of each stream that were read.
+    read: BTreeMap<u64, usize>,
+    /// When each ping was sent.
+    pings: Vec<u64>,
+}
+
+impl Aggregator {
+    /// Answers what was sent since the last call.
+    fn serve(&mut self, place: &Place) {
+        let streams: Vec<(u64, Vec<u8>)> = Fake::with(|fake| {
+            fake.streams.iter().map(|(number, stream)| (*number, stream.sent.clone())).collect()
+        });
+        for (stream, sent) in streams {
+            let read = self.read.entry(stream).or_default();
+            while let Some(length) = sent.get(*read + 1..*read + 5) {
+                let end = *read + 5 + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+                let frame = FilterFrame::decode(&sent[*read + 5..end]).unwrap();
+                *read = end;
+                self.pings.extend(frame.ping.as_ref().map(|ping| ping.sent_ms));
+                place.receive(stream, &reply(frame));
+            }
+        }
+    }
+
+    /// Whether the last two pings lie as far apart as those of an idle worker.
+    fn sees_an_idle_worker(&self) -> bool {
+        matches!(self.pings[..], [.., before, last] if last - before >= 900)
+    }
+}
+
+fn reply(frame: FilterFrame) -> RegionFrame {
+    let subscribes = frame.hello.as_ref().map(|hello| hello.subscriber);
+    RegionFrame {
+        welcome: (subscribes == Some(false))
+            .then(|| Welcome { version: PROTOCOL_VERSION, region: "here".to_owned() }),
+        push: (subscribes == Some(true)).then(|| Push { complete: true, ..Push::default() }),
+        pong: frame.ping.map(|ping| Pong {
+            sent_ms: ping.sent_ms,
+            unix_ms: calls::unix_now().0,
+            live_nodes: 1,
+        }),
+        ack: frame.report.map(|report| Ack { report_id: report.id, ..Ack::default() }),
+        ..RegionFrame::default()
     }
 }
 
@@ -298,6 +354,47 @@ fn a_request_that_waits_is_resumed_on_its_worker() {
     place.remove(stream, 0);
     assert!(waits.deliver() && waits.request.is_continued);
     assert_eq!(waits.finish(), 200);
+    place.end();
+}
+
+#[test]
+fn the_first_request_of_an_idle_worker_meets_live_control_that_another_worker_has_stored() {
+    let envoy = Envoy::start();
+    let place = envoy.place(&config("idle", 3, ""));
+    Fake::with(|fake| fake.refuses_streams = false);
+    let (mut aggregator, deadline) = (Aggregator::default(), Instant::now() + SOON);
+    while !aggregator.sees_an_idle_worker() {
+        assert!(Instant::now() < deadline, "{:?}", aggregator.pings);
+        if !place.deliver() {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        aggregator.serve(&place);
+    }
+    let ban = Control {
+        revision: 1,
+        workspace: "default".to_owned(),
+        scope: "idle".to_owned(),
+        identifier: "a".to_owned(),
+        kind: 3,
+        ..Control::default()
+    };
+    let controls = Controls {
+        incarnation: 7,
+        entries: vec![ban],
+        complete_through: 1,
+        from_scratch: true,
+        as_of: 1,
+        ..Controls::default()
+    };
+    let now = Now { unix: calls::unix_now(), mono: calls::mono_now() };
+    Keeper::load(&mut EnvoyShared, now).on_frame(&mut EnvoyShared, &controls);
+    // A worker looks for live control at most every 40 ms; its next tick would be up to a quarter of a second later.
+    let looks = Instant::now() + Duration::from_millis(45);
+    while Instant::now() < looks {
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    assert_eq!(place.send(&[("k", "a")]).finish(), 403);
+    Fake::with(|fake| fake.refuses_streams = true);
     place.end();
 }
 

@@ -23,8 +23,6 @@ use crate::model::time::MonoMs;
 use crate::model::wire;
 use alloc::vec::Vec;
 
-/// No exact request is sent on a stream whose last answered ping is older than this.
-const LIVE_MS: u64 = 1_000;
 /// Most outcomes of shadow rules that wait to be taken.
 const MAX_SHADOW_OUTCOMES: usize = 4 * super::exact_requests::MAX_SHADOW;
 
@@ -149,7 +147,7 @@ impl Connection {
 
     /// Whether an exact request can be sent now.
     fn may_send(&self, now: MonoMs) -> bool {
-        self.link.is_usable() && (self.link.is_first() || now.since(self.link.last_seen()) <= LIVE_MS)
+        self.link.is_usable() && (self.link.is_first() || self.link.is_live(now))
     }
 
     /// The longest denial that needs no exact request.

@@ -13,6 +13,7 @@ impl Connection {
     /// The frames to send now, in order. Empty unless a stream is open.
     pub(super) fn take_frames(&mut self, turn: &mut Turn<'_, impl Shared>) -> Vec<FilterFrame> {
         let mut frames = Vec::new();
+        self.pace.sends();
         if self.link.is_closed() {
             return frames;
         }
@@ -32,7 +33,7 @@ impl Connection {
             self.flushed = turn.now.mono;
             push_reports(turn, false, &mut frames);
         }
-        if let Some(ping) = self.link.next_ping(turn.now.mono) {
+        if let Some(ping) = self.link.next_ping(self.pace.is_idle(), turn.now.mono) {
             frames.push(FilterFrame { ping: Some(ping), ..Default::default() });
         }
         frames

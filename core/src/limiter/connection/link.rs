@@ -3,6 +3,7 @@
 //! Only answered pings show that the peer is alive, as it may be frozen behind an open connection. After three queries without an answer
 //! no query is sent until a later ping was answered.
 
+use super::pace::IDLE_PING_MS;
 use super::registry::{Clock, UNKNOWN_NODES};
 use crate::limiter::output::CloseReason;
 use crate::model::time::{MonoMs, UnixMs};
@@ -17,6 +18,8 @@ const WELCOME_MS: u64 = 2_000;
 /// Unanswered pings after which they are sent less often, so that none pile up before a frozen peer.
 const MAX_UNANSWERED: u32 = 4;
 const RARE_PING_MS: u64 = 1_000;
+/// A peer that has not answered a ping within this time gets no exact requests.
+const LIVE_MS: u64 = 1_000;
 const FIRST_RETRY_MS: u64 = 50;
 const MAX_RETRY_MS: u64 = 1_000;
 /// A peer that answers pings but does not acknowledge a report within this time is given up. It is twice the time of a report that waits
@@ -42,6 +45,8 @@ pub(super) struct Link {
     failures: u32,
     pinged: MonoMs,
     unanswered: u32,
+    /// A time before which all pings were answered, if there are others.
+    answered_before: Option<MonoMs>,
     echo: MonoMs,
     /// Time of the last frame of the peer; zero while the stream is closed.
     last_seen: MonoMs,
@@ -71,6 +76,7 @@ impl Link {
             failures: 0,
             pinged: MonoMs(0),
             unanswered: 0,
+            answered_before: None,
             echo: MonoMs(0),
             last_seen: MonoMs(0),
             nodes: 1,
@@ -106,7 +112,7 @@ impl Link {
         self.state = State::Up;
         (self.last_seen, self.welcomed) = (now, now);
         self.failures = 0;
-        self.unanswered = 0;
+        (self.unanswered, self.answered_before) = (0, None);
         (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
         self.timeouts = 0;
         self.open_since = None;
@@ -186,14 +192,30 @@ impl Link {
         Some(Clock { offset_ms: offset.unix_minus_mono, measured: self.echo })
     }
 
-    pub(super) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
-        let pause = if self.unanswered < MAX_UNANSWERED { PING_MS } else { RARE_PING_MS };
+    /// Whether no ping has waited for its answer for long.
+    pub(super) fn is_live(&self, now: MonoMs) -> bool {
+        self.answered_before.is_none_or(|sent| now.since(sent) <= LIVE_MS)
+    }
+
+    /// Lets the next ping be sent at once.
+    pub(super) fn ping_at_once(&mut self) {
+        self.pinged = MonoMs(0);
+    }
+
+    /// The ping to send now, if one is due.
+    pub(super) fn next_ping(&mut self, is_idle: bool, now: MonoMs) -> Option<wire::Ping> {
+        let pause = match is_idle {
+            true => IDLE_PING_MS,
+            false if self.unanswered >= MAX_UNANSWERED => RARE_PING_MS,
+            false => PING_MS,
+        };
         // A tick that is a little early sends the ping as well, otherwise every second ping would be late.
         if !self.is_up() || now.since(self.pinged) + PING_MS / 5 < pause {
             return None;
         }
         self.pinged = now;
         self.unanswered = self.unanswered.saturating_add(1);
+        self.answered_before.get_or_insert(now);
         Some(wire::Ping { sent_ms: now.0 })
     }
 
@@ -204,6 +226,7 @@ impl Link {
         }
         (self.echo, self.last_seen) = (sent, self.last_seen.max(sent));
         self.unanswered = 0;
+        self.answered_before = (sent < self.pinged).then_some(sent);
         self.nodes = pong.live_nodes.max(1);
         if self.has_settled(now) {
             self.settled_nodes = Some(self.nodes);
@@ -336,8 +359,43 @@ mod tests {
     fn an_aggregator_that_does_not_respond_is_pinged_rarely() {
         let mut link = Link::new(1);
         link.on_welcome(MonoMs(1));
-        let pings = (1..=100).filter(|tick| link.next_ping(MonoMs(tick * 50)).is_some()).count();
+        let pings = (1..=100).filter(|tick| link.next_ping(false, MonoMs(tick * 50)).is_some()).count();
         assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
+    }
+
+    #[test]
+    fn an_idle_worker_pings_once_a_second_and_at_once_when_it_wakes() {
+        let mut link = Link::new(1);
+        link.on_welcome(MonoMs(1));
+        let answered = |link: &mut Link, is_idle, at| {
+            let ping = link.next_ping(is_idle, MonoMs(at));
+            ping.iter().for_each(|ping| link.on_pong(&pong(ping.sent_ms, 0), MonoMs(at + 1)));
+            ping.is_some()
+        };
+        let idle = (1..=40).filter(|tick| answered(&mut link, true, tick * 250)).count();
+        assert_eq!(idle, 10, "pings in 10 s");
+        link.ping_at_once();
+        assert!(answered(&mut link, false, 10_001));
+        assert!(!answered(&mut link, false, 10_020));
+        let usual = (1..=20).filter(|tick| answered(&mut link, false, 10_020 + tick * 50)).count();
+        assert_eq!(usual, 20, "pings in a second");
+    }
+
+    #[test]
+    fn a_peer_is_live_until_a_ping_is_unanswered_for_a_second() {
+        let mut link = Link::new(1);
+        link.on_welcome(MonoMs(1));
+        assert!(link.is_live(MonoMs(900)), "none was sent");
+        link.next_ping(true, MonoMs(1_000));
+        link.on_pong(&pong(1_000, 0), MonoMs(1_001));
+        assert!(link.is_live(MonoMs(2_400)), "an idle worker has sent no other");
+        link.next_ping(false, MonoMs(2_400));
+        link.next_ping(false, MonoMs(2_450));
+        assert!(link.is_live(MonoMs(3_400)) && !link.is_live(MonoMs(3_401)));
+        link.on_pong(&pong(2_400, 0), MonoMs(3_402));
+        assert!(!link.is_live(MonoMs(3_402)), "the other one is not answered");
+        link.on_pong(&pong(2_450, 0), MonoMs(3_403));
+        assert!(link.is_live(MonoMs(3_403)));
     }
 
     fn offset_ms(link: &Link) -> Option<u64> {

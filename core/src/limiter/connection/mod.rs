@@ -4,6 +4,7 @@
 //! - `waiting`: the requests that wait: for answers to `queries` (`ration` bounds them; `answers` decides the requests), or for responses to
 //!   `exact_requests` (`exact` decides them; `denials` caches the denials of logs).
 //! - `registry`: the worker registry; `clock`: the time that its workers share. `resync`: reports of the whole table.
+//! - `pace`: how often all of this is done.
 
 mod answers;
 mod clock;
@@ -12,6 +13,7 @@ mod exact;
 pub(super) mod exact_requests;
 mod frames;
 pub(super) mod link;
+pub(super) mod pace;
 pub(super) mod queries;
 mod ration;
 mod registry;
@@ -34,6 +36,7 @@ use alloc::vec::Vec;
 use clock::Clock;
 use exact::Exact;
 use link::Link;
+use pace::Pace;
 use queries::Queries;
 use registry::WorkerRegistry;
 use resync::Resyncs;
@@ -62,6 +65,7 @@ pub(super) struct Connection {
     clock: Clock,
     /// When it last sent reports.
     flushed: MonoMs,
+    pace: Pace,
     outputs: Outputs,
 }
 
@@ -98,6 +102,7 @@ impl Connection {
             resync: Resyncs::default(),
             clock: Clock::new(now),
             flushed: MonoMs(0),
+            pace: Pace::default(),
             outputs: Outputs::default(),
         }
     }
@@ -210,7 +215,42 @@ impl Connection {
             self.resync.finish(turn.local.outbox.stored_through(turn.now.mono));
             turn.local.fit_cache(turn.now.mono);
         }
+        self.set_pace(turn.local, turn.now.mono);
         self.outputs.ticked = true;
+    }
+
+    /// Notes whether this worker is idle. What it waits for or owes is never idle, nor what it has to repeat.
+    fn set_pace(&mut self, local: &Local, now: MonoMs) {
+        let own = self.pace.active(local.decided);
+        let active = if self.is_subscriber() { own.max(self.registry.active) } else { own };
+        let has_snapshot = !self.is_subscriber() || self.subscription.is_complete();
+        let may_rest = self.is_at_rest()
+            && self.is_settled()
+            && local.owes_nothing()
+            && self.link.has_settled(now)
+            && self.registry.is_resent()
+            && has_snapshot;
+        self.pace.tick(may_rest, now.since(active));
+    }
+
+    /// Whether this worker ticks and pings rarely.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pace.is_idle()
+    }
+
+    /// Notes a request that may be refused before it is decided.
+    pub(super) fn note_request(&mut self, mono: MonoMs) {
+        self.pace.note(mono);
+    }
+
+    /// Whether this worker was woken, and has a ping to send.
+    pub(super) fn has_woken(&self) -> bool {
+        self.pace.is_due()
+    }
+
+    /// Milliseconds until the next tick while no request waits.
+    pub(super) fn tick_ms(&self) -> u64 {
+        self.pace.tick_ms()
     }
 
     /// Notes the machine's clock. Cached denials are dropped after a step, as their times are wrong. The counts belong to other cells then,
@@ -274,6 +314,7 @@ impl Connection {
         self.link.closed(turn.now.mono);
         turn.local.outbox.broken();
         self.subscription.closed();
+        self.pace.closed();
         self.outputs.frames.clear();
         self.end_waits(turn);
     }
@@ -297,10 +338,14 @@ impl Connection {
         self.break_waiting(turn);
     }
 
-    /// Enters the registry if this worker is new, or was inactive for so long that others may take it for dead. Otherwise its counts could
-    /// leave the table before they are reported. Returns the time.
+    /// Enters the registry if this worker is new, idle, or was inactive for so long that others may take it for dead. Otherwise its counts
+    /// could leave the table before they are reported. Returns the time.
     pub(super) fn enter(&mut self, local: &mut Local, shared: &mut impl Shared, mono: MonoMs) -> Now {
-        if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
+        let wakes = self.pace.wake();
+        if wakes {
+            self.link.ping_at_once();
+        }
+        if wakes || self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
             let now = self.moment(mono);
             self.sync_registry(&mut Turn { local, shared, now });
         }
@@ -349,6 +394,8 @@ impl Connection {
             recalls_all,
             settled: self.link.has_settled(turn.now.mono),
             report_queue: turn.local.outbox.len() as u64,
+            active: self.pace.active(turn.local.decided),
+            is_idle: self.pace.is_idle() && turn.local.owes_nothing(),
         };
         let Some(registry) = WorkerRegistry::sync(turn.shared, &me, turn.now.mono) else {
             turn.local.leases.keep_recalls(me.recall, me.recalls_all);

@@ -8,9 +8,12 @@
 //! stream counts as a *gap*. Nothing is evicted until the subscriber has sent all counts again to its aggregator (`resent`), nor while a
 //! worker is disconnected.
 //!
+//! An idle worker owes nothing and has no lease, so it bounds nothing and is not waited for: it updates the registry before its first charge.
+//!
 //! A worker that ends, with or without a last word, leaves the registry and a gap: the table has all that it has not reported. So the
 //! registry holds the workers that are alive, one for each VM of the process, and needs no bound of its own.
 
+use super::pace::{IDLE_PING_MS, IDLE_TICK_MS};
 use crate::limiter::stats::Gauges;
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
@@ -21,6 +24,8 @@ pub(super) const DEAD_MS: u64 = 5_000;
 /// A number of nodes that leaves no slack to any, used while the number is unknown.
 pub(super) const UNKNOWN_NODES: u32 = u32::MAX;
 const SUBSCRIPTION_MS: u64 = 400;
+/// The same of a subscriber that is idle.
+const IDLE_SUBSCRIPTION_MS: u64 = SUBSCRIPTION_MS + IDLE_TICK_MS;
 /// Time by which a worker that serves requests delays its claim to be the subscriber.
 const DEFER_MS: u64 = 200;
 /// Attempts at the compare-and-set before the next tick.
@@ -32,11 +37,13 @@ const MAX_RECALLED: usize = 16;
 /// A worker without a tick for this time is not waited for.
 const TICKS_MS: u64 = 500;
 
-const LAYOUT: u64 = 7;
-const HEADER_WORDS: usize = 15 + MAX_RECALLED;
+const LAYOUT: u64 = 8;
+const HEADER_WORDS: usize = 16 + MAX_RECALLED;
 /// For eviction, a stream without a frame for this time counts as ended.
 const SILENT_MS: u64 = 1_000;
-const WORKER_WORDS: usize = 8;
+/// The same of an idle worker: after its next ping should have been answered, and the tick after that.
+const IDLE_SILENT_MS: u64 = IDLE_PING_MS + 2 * IDLE_TICK_MS;
+const WORKER_WORDS: usize = 9;
 
 /// The region's clock as the subscriber measured it, or before the first measurement the machine's as the first worker read it. All
 /// workers of the process use it.
@@ -82,6 +89,10 @@ pub(super) struct Entry {
     pub(super) settled: bool,
     /// Cells that it has to report.
     pub(super) report_queue: u64,
+    /// When something happened on it last.
+    pub(super) active: MonoMs,
+    /// Whether it ticks and pings rarely, as it owes nothing.
+    pub(super) is_idle: bool,
 }
 
 /// The registry as a worker reads it.
@@ -93,6 +104,8 @@ pub(in crate::limiter) struct WorkerRegistry {
     pub(super) echo: MonoMs,
     /// Whether the subscriber has a complete snapshot.
     pub(super) complete: bool,
+    /// When something happened on any worker last.
+    pub(super) active: MonoMs,
     /// The clock as the subscriber measured it last, even if its stream has ended since.
     pub(super) clock: Clock,
     /// Number of times that an aggregator may have been lost with counts that only it had.
@@ -123,6 +136,15 @@ struct Worker {
     report_queue: u64,
     /// The number of recalls that it has read.
     recalls: u64,
+    is_idle: bool,
+}
+
+impl Worker {
+    /// Whether its stream had a frame lately.
+    fn receives(&self, now: MonoMs) -> bool {
+        let silent_ms = if self.is_idle { IDLE_SILENT_MS } else { SILENT_MS };
+        now.since(self.last_seen) <= silent_ms
+    }
 }
 
 impl WorkerRegistry {
@@ -160,11 +182,11 @@ impl WorkerRegistry {
     /// Time before which all charges of the process are stored in the region. It is zero while any worker is disconnected, as its last
     /// aggregator may have been lost with what it had acknowledged.
     pub(in crate::limiter) fn safe_before(&self, now: MonoMs) -> MonoMs {
-        let silent = |worker: &Worker| now.since(worker.last_seen) > SILENT_MS;
-        if !self.is_resent() || self.workers.iter().any(silent) {
+        if !self.is_resent() || self.workers.is_empty() || !self.all_receive(now) {
             return MonoMs(0);
         }
-        self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
+        let owing = self.workers.iter().filter(|worker| !worker.is_idle);
+        owing.map(|worker| worker.acked_through).min().unwrap_or(now)
     }
 
     /// Number of workers.
@@ -180,7 +202,7 @@ impl WorkerRegistry {
 
     /// Whether every worker is connected.
     pub(super) fn all_receive(&self, now: MonoMs) -> bool {
-        self.workers.iter().all(|worker| now.since(worker.last_seen) <= SILENT_MS)
+        self.workers.iter().all(|worker| worker.receives(now))
     }
 
     /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
@@ -194,7 +216,7 @@ impl WorkerRegistry {
     }
 
     fn reported_nodes(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
-        let live = move |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
+        let live = move |worker: &&Worker| worker.receives(now);
         let counts = self.workers.iter().filter(live).map(|worker| worker.nodes);
         counts.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX))
     }
@@ -215,7 +237,8 @@ impl WorkerRegistry {
         let vacant = self.subscribed_until.after(patience) <= now;
         if me.connected && (self.subscriber == me.worker || vacant) {
             self.subscriber = me.worker;
-            self.subscribed_until = now.after(SUBSCRIPTION_MS);
+            self.subscribed_until =
+                now.after(if me.is_idle { IDLE_SUBSCRIPTION_MS } else { SUBSCRIPTION_MS });
             self.echo = me.echo;
             self.complete = me.complete;
             self.clock = me.clock.unwrap_or(self.clock);
@@ -224,6 +247,7 @@ impl WorkerRegistry {
             // The machine's clock may step before a region is reached, and some workers would follow before others.
             self.clock = Clock { offset_ms: me.machine_offset_ms, measured: now };
         }
+        self.active = self.active.max(me.active);
         self.gaps += u64::from(me.gap);
         self.resent = self.resent.max(me.resent.unwrap_or(0));
         self.update_gauges(now);
@@ -239,7 +263,9 @@ impl WorkerRegistry {
 
     /// Lists keys whose leases are to be returned, as far as no other worker misses one.
     fn recall(&mut self, me: &Entry, now: MonoMs) {
-        let ticks = |worker: &&Worker| worker.id != me.worker && now.since(worker.heartbeat) <= TICKS_MS;
+        let ticks = |worker: &&Worker| {
+            worker.id != me.worker && !worker.is_idle && now.since(worker.heartbeat) <= TICKS_MS
+        };
         let unread =
             self.workers.iter().filter(ticks).map(|worker| self.recalls.saturating_sub(worker.recalls)).max();
         let unread = usize::try_from(unread.unwrap_or_default()).unwrap_or(usize::MAX);
@@ -258,7 +284,7 @@ impl WorkerRegistry {
 
     /// Brings the process' gauges up to date.
     fn update_gauges(&mut self, now: MonoMs) {
-        let connected = |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
+        let connected = |worker: &&Worker| worker.receives(now);
         let workers = || self.workers.iter();
         let gauges = Gauges {
             workers: self.workers.len() as u64,
@@ -275,10 +301,12 @@ impl WorkerRegistry {
         let acked_through = me.acked_through;
         let (last_seen, nodes) = (me.last_seen, u64::from(me.nodes));
         let (settled, report_queue, recalls) = (me.settled, me.report_queue, self.recalls);
+        let is_idle = me.is_idle;
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
                 (worker.heartbeat, worker.last_seen, worker.nodes) = (now, last_seen, nodes);
                 (worker.settled, worker.report_queue, worker.recalls) = (settled, report_queue, recalls);
+                worker.is_idle = is_idle;
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
@@ -293,6 +321,7 @@ impl WorkerRegistry {
                     settled,
                     report_queue,
                     recalls,
+                    is_idle,
                 });
             }
         }
@@ -305,6 +334,7 @@ impl WorkerRegistry {
             self.subscribed_until.0,
             self.echo.0,
             u64::from(self.complete),
+            self.active.0,
             self.gaps,
             self.resent,
             self.recalls,
@@ -317,9 +347,20 @@ impl WorkerRegistry {
             self.gauges.report_queue,
         ];
         let words = |worker: &Worker| {
-            let Worker { id, heartbeat, acked_through, last_seen, nodes, settled, report_queue, recalls } =
-                *worker;
-            [id, heartbeat.0, acked_through.0, last_seen.0, nodes, u64::from(settled), report_queue, recalls]
+            let Worker {
+                id,
+                heartbeat,
+                acked_through,
+                last_seen,
+                nodes,
+                settled,
+                report_queue,
+                recalls,
+                is_idle,
+            } = *worker;
+            let [settled, is_idle] = [settled, is_idle].map(u64::from);
+            let [heartbeat, acked, last_seen] = [heartbeat.0, acked_through.0, last_seen.0];
+            [id, heartbeat, acked, last_seen, nodes, settled, report_queue, recalls, is_idle]
         };
         let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
@@ -337,6 +378,7 @@ impl WorkerRegistry {
             until,
             echo,
             complete,
+            active,
             gaps,
             resent,
             recalls,
@@ -354,7 +396,7 @@ impl WorkerRegistry {
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
         let worker = |words: &[u64; WORKER_WORDS]| {
-            let [id, heartbeat, acked, last_seen, nodes, settled, report_queue, recalls] = *words;
+            let [id, heartbeat, acked, last_seen, nodes, settled, report_queue, recalls, is_idle] = *words;
             Worker {
                 id,
                 heartbeat: MonoMs(heartbeat),
@@ -364,6 +406,7 @@ impl WorkerRegistry {
                 settled: settled == 1,
                 report_queue,
                 recalls,
+                is_idle: is_idle == 1,
             }
         };
         WorkerRegistry {
@@ -371,6 +414,7 @@ impl WorkerRegistry {
             subscribed_until: MonoMs(until),
             echo: MonoMs(echo),
             complete: complete == 1,
+            active: MonoMs(active),
             clock: Clock { offset_ms, measured: MonoMs(measured) },
             gaps,
             resent,
@@ -414,6 +458,8 @@ mod tests {
             recalls_all: false,
             settled: true,
             report_queue: 0,
+            active: MonoMs(0),
+            is_idle: false,
         }
     }
 
@@ -437,5 +483,42 @@ mod tests {
             let after = WorkerRegistry::sync(&mut shared, &entry(last, false, resent, now), now).unwrap();
             assert_eq!((after.len() as u64, after.safe_before(now)), (THREADS, now), "update {update}");
         }
+    }
+
+    #[test]
+    fn an_idle_worker_bounds_no_eviction_and_is_not_waited_for() {
+        let mut shared = MemoryShared::default();
+        let start = MonoMs(1_000_000);
+        let mut sync = |entry: Entry, now| WorkerRegistry::sync(&mut shared, &entry, now).unwrap();
+        sync(Entry { is_idle: true, ..entry(1, false, None, start) }, start);
+        let now = start.after(1_400);
+        let busy = entry(2, false, None, now);
+        let registry = sync(busy.clone(), now);
+        assert_eq!(registry.safe_before(now), now, "the idle one was last seen 1.4 s ago, and owes nothing");
+        assert!(registry.all_receive(now));
+        let many = Entry { recall: (1..=20).collect(), ..busy.clone() };
+        assert_eq!(sync(many.clone(), now).listed, MAX_RECALLED);
+        assert_eq!(sync(many.clone(), now).listed, MAX_RECALLED, "the idle one has no lease to return");
+        let silent = start.after(IDLE_SILENT_MS + 1);
+        let registry = sync(entry(2, false, None, silent), silent);
+        assert_eq!(registry.safe_before(silent), MonoMs(0), "its ping was not answered");
+        sync(entry(1, false, None, silent), silent);
+        sync(many.clone(), silent.after(40));
+        assert_eq!(sync(many, silent.after(50)).listed, 0, "the first one is to read sixteen already");
+    }
+
+    #[test]
+    fn an_idle_subscriber_keeps_its_claim_until_its_next_tick() {
+        let mut shared = MemoryShared::default();
+        let start = MonoMs(1_000_000);
+        let mut sync = |entry: Entry, now| WorkerRegistry::sync(&mut shared, &entry, now).unwrap();
+        let other = |now| Entry { serves: false, ..entry(2, false, None, now) };
+        assert_eq!(sync(entry(1, false, None, start), start).subscriber, 1);
+        assert_eq!(sync(other(start.after(399)), start.after(399)).subscriber, 1);
+        let rests = start.after(399);
+        sync(Entry { is_idle: true, active: start, ..entry(1, false, None, rests) }, rests);
+        let registry = sync(other(rests.after(649)), rests.after(649));
+        assert_eq!((registry.subscriber, registry.active), (1, start));
+        assert_eq!(sync(other(rests.after(650)), rests.after(650)).subscriber, 2);
     }
 }

@@ -8,7 +8,7 @@ use std::vec;
 use std::vec::Vec;
 
 /// A check of a log by rule `rule`, with a timeout of 100 ms.
-fn log(rule: u16, key: &Key, most: u64, cost: u64) -> Check<'_> {
+pub(super) fn log(rule: u16, key: &Key, most: u64, cost: u64) -> Check<'_> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
     Check {
         rule,

@@ -86,6 +86,10 @@ pub(super) struct World {
     pub(super) down: bool,
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
+    /// Workers without a request become idle. Otherwise there are always requests that no rule applies to.
+    pub(super) idles: bool,
+    /// The number of pings sent.
+    pub(super) pings: u64,
     pub(super) queries: u64,
     /// The trace context of the next requests that wait.
     pub(super) traceparent: Option<&'static str>,
@@ -164,6 +168,8 @@ impl World {
             down,
             paused: false,
             repeat_frames: false,
+            idles: false,
+            pings: 0,
             queries: 0,
             traceparent: None,
             sent_queries: Vec::new(),
@@ -452,6 +458,9 @@ impl World {
         let Some(state) = workers[worker].as_mut().filter(|state| state.next_tick <= now.mono.0) else {
             return;
         };
+        if !self.idles {
+            state.limiter.connection.note_request(now.mono);
+        }
         state.limiter.tick(shared, now);
         state.next_tick = now.mono.0 + state.limiter.next_tick_ms();
         self.drive(process, worker);

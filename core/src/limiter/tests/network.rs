@@ -62,6 +62,7 @@ impl World {
     fn send(&mut self, stream: u64, frame: wire::FilterFrame) {
         assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
         assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
+        self.pings += u64::from(frame.ping.is_some());
         self.sent_queries.extend(frame.queries.iter().map(|query| (self.now, query.clone())));
         self.transmit(stream, Frame::Up(frame));
     }
