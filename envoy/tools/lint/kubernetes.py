@@ -52,6 +52,7 @@ FILTER = {"filter": {"config": {"rules": RULES}}}
 ISTIO = {**FILTER, "istio": {"enabled": True}}
 TRAFFIC_EXTENSION = {**FILTER, "istio": {"enabled": True, "api": "TrafficExtension"}}
 GATEWAY = {**FILTER, "envoyGateway": {"enabled": True}}
+NATIVE = {"filter": {"kind": "native", "config": {"rules": RULES}}}
 
 
 def load(text):
@@ -244,6 +245,15 @@ def taken(own, routes, least):
     return [f"the chart does not take {value}" for value, is_taken in found.items() if not is_taken]
 
 
+def modules(rendered):
+    """Whether what attaches the dynamic module, and nothing that attaches WASM, is rendered where `filter.kind` is native."""
+    for place, objects in rendered.items():
+        text = json.dumps(objects)
+        is_native = "native" in place
+        if ("libweir_filter.so" in text) != is_native or (is_native and ("WasmPlugin" in text or '"wasm":' in text)):
+            yield f"{place}: it attaches the wrong kind of filter"
+
+
 def tags():
     """The metric labels of each configuration of Envoy."""
     for path in ("envoy.yaml", "docker/envoy.yaml"):
@@ -252,6 +262,13 @@ def tags():
     yield "overlays/istio/bootstrap.yaml", load(istio["data"]["custom_bootstrap.json"])[0]
     gateway = load(read(f"{MANIFESTS}/overlays/envoy-gateway/bootstrap.yaml"))[0]
     yield "overlays/envoy-gateway/bootstrap.yaml", load(gateway["spec"]["bootstrap"]["value"])[0]
+    for kind in ("istio", "envoy-gateway"):
+        for patch in load(read(f"{MANIFESTS}/overlays/{kind}/native/kustomization.yaml"))[0]["patches"]:
+            for operation in load(patch["patch"])[0]:
+                if "bootstrap" in operation["path"]:
+                    # Envoy Gateway does not let a module name its metrics as a WASM filter's.
+                    text = operation["value"].replace("dynamicmodulescustom", "wasmcustom")
+                    yield f"overlays/{kind}/native", load(text)[0]
 
 
 def prometheus_rule():
@@ -287,6 +304,10 @@ def main():
         "all components": overlay(
             ["overlays/istio"], ["overlays/istio/traffic-extension"] + [f"components/{part}" for part in COMPONENTS]
         ),
+        "native istio": overlay(["overlays/istio"], ["overlays/istio/native"]),
+        "native envoy-gateway": overlay(["overlays/envoy-gateway"], ["overlays/envoy-gateway/native"]),
+        "chart: native istio": chart(TOKEN, ISTIO, NATIVE),
+        "chart: native envoy-gateway": chart(TOKEN, GATEWAY, NATIVE),
         "chart: minimal": chart(TOKEN),
         "chart: istio": chart(TOKEN, ISTIO),
         "chart: envoy-gateway": chart(TOKEN, GATEWAY),
@@ -316,7 +337,9 @@ def main():
         failures += differences(place, rendered[f"chart: {place}"], rendered[f"overlays/{place}"])
         failures += regions(place, rendered[f"overlays/{place}"], "")
         failures += regions(place, rendered[f"chart: {place}"], TOKEN["region"])
-    failures += differences("all components", rendered["chart: all components"], rendered["all components"])
+    for place in ("all components", "native istio", "native envoy-gateway"):
+        failures += differences(place, rendered[f"chart: {place}"], rendered[place])
+    failures += modules(rendered)
 
     failures += taken(rendered["chart: own values"], rendered["chart: HTTPRoutes"], rendered["chart: least"])
     failures += refused("region is required", {"secret": TOKEN["secret"]})
@@ -325,6 +348,7 @@ def main():
     failures += refused("redis.url is required", TOKEN, {"redis": {"enabled": True}})
     failures += refused("filter.config.rules is required", TOKEN, {"istio": {"enabled": True}})
     failures += refused("additional properties", TOKEN, {"replica": 2})
+    failures += refused("/filter/kind", TOKEN, {"filter": {"kind": "lua"}})
 
     lint = run("helm", "lint", f"{MANIFESTS}/chart", "--strict", "--set", "secret.filterToken=x,region=eu")
     if lint.returncode:

@@ -12,7 +12,12 @@ namespace. Takes the root context and "file".
 {{- if $values.tls.enabled }}{{ $components = append $components "components/tls" }}{{ end }}
 {{- if $values.httpApi.enabled }}{{ $components = append $components "components/http-api" }}{{ end }}
 {{- if $values.tracing.enabled }}{{ $components = append $components "components/tracing" }}{{ end }}
-{{- if eq $values.istio.api "TrafficExtension" }}{{ $components = append $components "overlays/istio/traffic-extension" }}{{ end }}
+{{- if eq $values.filter.kind "native" }}
+  {{- $components = append $components "overlays/istio/native" }}
+  {{- $components = append $components "overlays/envoy-gateway/native" }}
+{{- else if eq $values.istio.api "TrafficExtension" }}
+  {{- $components = append $components "overlays/istio/traffic-extension" }}
+{{- end }}
 {{- range $component := $components }}
   {{- range $patch := (printf "%s/kustomization.yaml" $component | $.root.Files.Get | fromYaml).patches }}
     {{- if and (eq $patch.target.kind $object.kind) (eq $patch.target.name $object.metadata.name) }}
@@ -29,14 +34,16 @@ namespace. Takes the root context and "file".
 {{- end }}
 
 {{/*
-weir.apply: one operation of a JSON patch (RFC 6902: add, replace, move) on "object", which it changes.
+weir.apply: one operation of a JSON patch (RFC 6902: add, replace, move, remove) on "object", which it changes.
 */}}
 {{- define "weir.apply" -}}
 {{- $value := .operation.value }}
 {{- if eq .operation.op "move" }}
   {{- $from := splitList "/" .operation.from | rest }}
   {{- $at := .object }}
-  {{- range $step := initial $from }}{{ $at = get $at $step }}{{ end }}
+  {{- range $step := initial $from }}
+    {{- if kindIs "slice" $at }}{{ $at = index $at (int $step) }}{{ else }}{{ $at = get $at $step }}{{ end }}
+  {{- end }}
   {{- $value = get $at (last $from) }}
   {{- $_ := unset $at (last $from) }}
 {{- end }}
@@ -53,7 +60,9 @@ weir.apply: one operation of a JSON patch (RFC 6902: add, replace, move) on "obj
     {{- $at = get $at $step }}
   {{- end }}
 {{- end }}
-{{- if eq (last $path) "-" }}
+{{- if eq .operation.op "remove" }}
+  {{- $_ := unset $at (last $path) }}
+{{- else if eq (last $path) "-" }}
   {{- $_ := set $holder $field (append $at $value) }}
 {{- else }}
   {{- $_ := set $at (last $path) $value }}
