@@ -18,6 +18,7 @@ mod global_delay;
 mod global_faults;
 mod hard_limit;
 mod hostile;
+mod idle;
 mod leases;
 mod native;
 mod outcomes;
