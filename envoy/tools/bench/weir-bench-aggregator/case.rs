@@ -1,13 +1,14 @@
 //! What is measured: a table for each measurement, with a row for each case.
 
 use clap::ValueEnum;
+use weir_core::limiter::{IDLE_PING_MS, PING_MS};
 
 use crate::decide::Crowd;
 use crate::ingest::Keys;
 use crate::memory::Users;
 use crate::query::Load;
 use crate::stage::Store;
-use crate::{decide, delay, ingest, memory, push, query, regions, scan};
+use crate::{decide, delay, idle, ingest, memory, push, query, regions, scan};
 
 /// One table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -28,6 +29,8 @@ pub enum Measurement {
     Scan,
     /// The memory of a key.
     Memory,
+    /// Idle streams.
+    Idle,
 }
 
 /// One row of a table.
@@ -46,6 +49,8 @@ pub enum Case {
     /// Cells.
     Scan(usize),
     Memory(Users),
+    /// Milliseconds between the pings of a stream.
+    Idle(u64),
 }
 
 impl Measurement {
@@ -59,6 +64,7 @@ impl Measurement {
             Self::Delay => "From a report in one region to the push in another",
             Self::Scan => "Everything due for other regions is taken; memory",
             Self::Memory => "Memory of an aggregator",
+            Self::Idle => "Idle streams",
         }
     }
 
@@ -72,6 +78,7 @@ impl Measurement {
             Self::Delay => &delay::COLUMNS,
             Self::Scan => &scan::COLUMNS,
             Self::Memory => &memory::COLUMNS,
+            Self::Idle => &idle::COLUMNS,
         }
     }
 }
@@ -97,6 +104,7 @@ impl Case {
         cases.extend([Case::Delay, Case::Scan(240_000)]);
         cases.extend((!quick).then_some(Case::Scan(5_000_000)));
         cases.extend([Users::Envoys, Users::Application].map(Case::Memory));
+        cases.extend([IDLE_PING_MS, PING_MS].map(Case::Idle));
         cases
     }
 
@@ -110,6 +118,7 @@ impl Case {
             Case::Delay => Measurement::Delay,
             Case::Scan(_) => Measurement::Scan,
             Case::Memory(_) => Measurement::Memory,
+            Case::Idle(_) => Measurement::Idle,
         }
     }
 
@@ -136,6 +145,7 @@ impl Case {
             Case::Delay => "two regions, 50 ms from their MariaDB".to_owned(),
             Case::Scan(cells) => format!("{cells} cells"),
             Case::Memory(Users::Envoys) => "keys that Envoys use".to_owned(),
+            Case::Idle(pause_ms) => format!("a ping every {pause_ms} ms"),
             Case::Memory(Users::Application) => "keys that an application uses by the HTTP API".to_owned(),
         }
     }

@@ -2,13 +2,14 @@
 //! regions cost their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
-//! here and ended with this program. [`ingest`], [`query`], [`decide`], [`push`], [`regions`], [`delay`], [`scan`] and [`memory`]
-//! measure; [`stage`], [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
+//! here and ended with this program. [`ingest`], [`query`], [`decide`], [`push`], [`regions`], [`delay`], [`scan`], [`memory`]
+//! and [`idle`] measure; [`stage`], [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
 
 mod api;
 mod case;
 mod decide;
 mod delay;
+mod idle;
 mod ingest;
 #[path = "../median.rs"]
 mod median;
@@ -118,6 +119,7 @@ async fn measure(case: Case, options: &Options) -> Result<Vec<f64>> {
         Case::Delay => delay::measure(options.quick).await,
         Case::Scan(cells) => tokio::task::block_in_place(|| scan::measure(cells)),
         Case::Memory(users) => memory::measure(users, options.quick).await,
+        Case::Idle(pause_ms) => idle::measure(Duration::from_millis(pause_ms), time, options.quick).await,
     }
 }
 
