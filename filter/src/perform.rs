@@ -3,7 +3,7 @@
 use crate::host::calls;
 use crate::host::headers::Nothing;
 use crate::host::request::Headers;
-use crate::plugin::{Effect, Label};
+use crate::plugin::{Effect, Label, Refusal};
 use crate::responses::Response;
 use weir_core::rules::METADATA_PATH;
 
@@ -18,11 +18,21 @@ pub fn perform(effect: Effect) {
             show(&label);
             let _ = calls::resume_request();
         }
-        Effect::Refuse(label, response) => {
-            show(&label);
-            let Response { status, details, headers, body, grpc_status, rpc: _ } = completed(*response);
-            let _ = calls::respond(status, details, &headers, body.as_bytes(), grpc_status);
+        Effect::Refuse(refusal) => {
+            let Refusal { response, rule, label } = *refusal;
+            label.iter().for_each(show);
+            let Response { status, details, headers, body, grpc_status, rpc: _ } = completed(response);
+            let details = code_details(details, rule.as_deref());
+            let _ = calls::respond(status, &details, &headers, body.as_bytes(), grpc_status);
         }
+    }
+}
+
+/// What `%RESPONSE_CODE_DETAILS%` shows, with the rule as Envoy's RBAC filter names its policies.
+fn code_details(why: &str, rule: Option<&str>) -> String {
+    match rule {
+        Some(rule) => [why, "[", rule, "]"].concat(),
+        None => why.to_owned(),
     }
 }
 

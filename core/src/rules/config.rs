@@ -49,8 +49,8 @@ pub(super) const FIELDS: [&str; 10] = [
 ];
 pub(super) const AGGREGATOR_FIELDS: [&str; 5] = ["cluster", "token", "token_env", "authority", "trace"];
 pub(super) const TABLE_FIELDS: [&str; 1] = ["max_keys"];
-pub(super) const RESPONSES_FIELDS: [&str; 5] =
-    ["ietf_headers", "problem_json", "headers_on_allowed", "reset", "names"];
+pub(super) const RESPONSES_FIELDS: [&str; 6] =
+    ["ietf_headers", "problem_json", "headers_on_allowed", "filter_state", "reset", "names"];
 /// The values of `responses.reset`.
 pub(super) const RESET: [(&str, Reset); 2] =
     [("seconds", Reset::Seconds), ("unix_seconds", Reset::UnixSeconds)];
@@ -133,6 +133,8 @@ pub struct Responses {
     pub problem_json: bool,
     /// `headers_on_allowed` (default false): allowed responses carry the rate-limit headers too.
     pub headers_on_allowed: bool,
+    /// `filter_state` (default false): denials write rule and outcome to the filter state too.
+    pub filter_state: bool,
     /// `reset` (default `seconds`): how `x-ratelimit-reset` states when the window ends.
     pub reset: Reset,
     /// `names` (default: `x-ratelimit-…`): other names of the headers of the limit, what remains, and the reset.
@@ -387,12 +389,14 @@ impl Responses {
         let ietf_headers = fields.or("ietf_headers", false, errors, |n, e| n.boolean(e));
         let problem_json = fields.or("problem_json", false, errors, |n, e| n.boolean(e));
         let headers_on_allowed = fields.or("headers_on_allowed", false, errors, |n, e| n.boolean(e));
+        let filter_state = fields.or("filter_state", false, errors, |n, e| n.boolean(e));
         let reset = fields.or("reset", Reset::default(), errors, |n, e| n.word(&RESET, e));
         let names = fields.or("names", [None, None, None], errors, read_names);
         Some(Responses {
             ietf_headers: ietf_headers?,
             problem_json: problem_json?,
             headers_on_allowed: headers_on_allowed?,
+            filter_state: filter_state?,
             reset: reset?,
             names: names?,
         })

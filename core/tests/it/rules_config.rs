@@ -62,7 +62,7 @@ const COMPLETE: &str = r#"{
     "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example",
         "trace": true},
     "table": {"max_keys": 1e3},
-    "responses": {"ietf_headers": true, "problem_json": true, "headers_on_allowed": true},
+    "responses": {"ietf_headers": true, "problem_json": true, "headers_on_allowed": true, "filter_state": true},
     "test_faults": true,
     "rules": [{
         "name": "login",
@@ -92,7 +92,10 @@ fn every_field_is_read() {
     assert_eq!(config.aggregator.authority.as_deref(), Some("weir.example"));
     assert_eq!(config.table.max_keys, 1_000);
     assert!(
-        config.responses.ietf_headers && config.responses.problem_json && config.responses.headers_on_allowed
+        config.responses.ietf_headers
+            && config.responses.problem_json
+            && config.responses.headers_on_allowed
+            && config.responses.filter_state
     );
     assert!(config.test_faults);
     let rule = &config.rules[0];

@@ -714,9 +714,12 @@ impl Policy {
         self.envoy.wait_stat(&name, SOON, |count| count == expected).await.unwrap();
     }
 
-    /// Waits until the access log contains these response code details.
+    /// Waits until the access log contains these response code details, with or without a rule.
     async fn details(&self, expected: &str) {
-        let shown = async || self.envoy.access_log().unwrap().iter().any(|line| line["details"] == expected);
+        let is_it = |line: &Value| {
+            line["details"].as_str().and_then(|details| details.split('[').next()) == Some(expected)
+        };
+        let shown = async || self.envoy.access_log().unwrap().iter().any(is_it);
         wait::until(expected, SOON, shown).await.unwrap();
     }
 }

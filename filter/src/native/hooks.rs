@@ -264,7 +264,7 @@ pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
             show(&label);
             CONTINUE
         }),
-        refuse @ Effect::Refuse(..) => slot.guard(CONTINUE, || {
+        refuse @ Effect::Refuse(_) => slot.guard(CONTINUE, || {
             perform(refuse);
             ANSWERED
         }),

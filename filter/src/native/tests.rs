@@ -314,19 +314,29 @@ fn requests_are_limited_and_denials_are_as_usual() {
     let (status, headers, body, details) = denied.request.answer.as_ref().unwrap();
     assert_eq!(
         (*status, body.as_str(), details.as_str()),
-        (429, "rate limit exceeded", "weir_limit_exceeded")
+        (429, "rate limit exceeded", "weir_limit_exceeded[r.1]")
     );
     let value =
         |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     assert_eq!([value("x-ratelimit-limit"), value("grpc-status")], [Some("2"), Some("8")]);
-    let label = |name: &str| denied.request.filter_state.get(name).map(String::as_str);
-    assert_eq!([label("wasm.weir_rule"), label("wasm.weir_outcome")], [Some("r.1"), Some("denied")]);
+    assert!(denied.request.filter_state.is_empty(), "{:?}", denied.request.filter_state);
     denied.finish();
     envoy.until(&place, "decisions are counted", |fake| {
         let of =
             |outcome: &str| fake.metrics.get(&format!("weir_decisions_total.rule.r.1.outcome.{outcome}"));
         (of("allowed"), of("denied")) == (Some(&2), Some(&1))
     });
+    place.end();
+}
+
+#[test]
+fn a_denial_writes_filter_state_where_that_is_configured() {
+    let envoy = Envoy::start();
+    let place = envoy.place(&config("state", 0, r#", "responses": {"filter_state": true}"#));
+    let denied = place.get(&[("k", "a")]);
+    let label = |name: &str| denied.request.filter_state.get(name).map(String::as_str);
+    assert_eq!([label("wasm.weir_rule"), label("wasm.weir_outcome")], [Some("r.1"), Some("denied")]);
+    assert_eq!(denied.finish(), 429);
     place.end();
 }
 

@@ -29,7 +29,7 @@ use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator}
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Scratch, Stage};
 
-pub use verdict::{Effect, Label};
+pub use verdict::{Effect, Label, Refusal};
 
 /// Time between the ticks of a plugin that was replaced, while none of its requests waits. They find out whether the newest one, whose
 /// ticks serve all, has ended.

@@ -33,8 +33,19 @@ pub enum Effect {
     PassLabelled(Label),
     /// It waits; another effect follows.
     Pause,
-    /// It is denied with this response.
-    Refuse(Label, Box<Response>),
+    /// It is denied.
+    Refuse(Box<Refusal>),
+}
+
+/// A denial.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The response.
+    pub response: Response,
+    /// The name of the rule that denies, for access logs.
+    pub rule: Option<Arc<str>>,
+    /// Rule and outcome for the filter state, if they are wanted there.
+    pub label: Option<Label>,
 }
 
 /// Rule and outcome for access logs.
@@ -99,13 +110,19 @@ impl Plugin {
         let decided = match refused {
             Refused::Address => {
                 self.statistics.count_request(|requests| &mut requests.denied_addresses);
-                let label = Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS };
-                return Effect::Refuse(label, Box::new(response));
+                return self.refusal(
+                    None,
+                    || Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS },
+                    response,
+                );
             }
             Refused::Path => {
                 self.statistics.count_request(|requests| &mut requests.ambiguous_paths);
-                let label = Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH };
-                return Effect::Refuse(label, Box::new(response));
+                return self.refusal(
+                    None,
+                    || Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH },
+                    response,
+                );
             }
             Refused::Missing(rule) | Refused::Unlisted(rule) | Refused::Ambiguous(rule) => {
                 (rule, RuleOutcome::Denied)
@@ -113,7 +130,14 @@ impl Plugin {
             Refused::Banned(rule, _) => (rule, RuleOutcome::Banned),
         };
         self.statistics.count(decided.0, decided.1);
-        Effect::Refuse(self.label(decided), Box::new(response))
+        self.refusal(Some(decided.0), || self.label(decided), response)
+    }
+
+    /// A denial by a rule, if one denies. Filter state costs WASM a tenth of a denial, so it is written only if that is configured.
+    fn refusal(&self, rule: Option<usize>, label: impl FnOnce() -> Label, response: Response) -> Effect {
+        let rule = rule.and_then(|rule| self.rule_names.get(rule).cloned());
+        let label = self.config.responses.filter_state.then(label);
+        Effect::Refuse(Box::new(Refusal { response, rule, label }))
     }
 
     /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
@@ -177,7 +201,7 @@ impl Plugin {
         else {
             return Effect::Pass;
         };
-        Effect::Refuse(self.label((rule, decided)), Box::new(response))
+        self.refusal(Some(rule), || self.label((rule, decided)), response)
     }
 
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {

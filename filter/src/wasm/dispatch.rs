@@ -54,7 +54,7 @@ pub fn on_request_headers(context: u32, ends: bool) -> u32 {
             show(&label);
             CONTINUE
         }
-        refuse @ Effect::Refuse(..) => {
+        refuse @ Effect::Refuse(_) => {
             perform(refuse);
             PAUSE
         }

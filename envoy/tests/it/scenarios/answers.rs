@@ -214,9 +214,16 @@ async fn grpc_clients_receive_a_grpc_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn access_logs_name_rule_and_outcome() {
+    check_access_log(json!({}), ("-", "-")).await;
+    let everywhere = json!({ "responses": { "filter_state": true } });
+    check_access_log(everywhere, ("paid", "denied")).await;
+}
+
+/// Sends some requests, of which one is denied with this rule and this outcome in its filter state.
+async fn check_access_log(responses: Value, (rule_of_denial, outcome_of_denial): (&str, &str)) {
     let shadow = with(rule("watched", 1), json!({ "shadow_mode": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
-    let region = region(&config(&[shadow, exempt])).await;
+    let region = region(&with(config(&[shadow, exempt]), responses)).await;
     for key in ["a", "a", "a", "vip"] {
         region.envoy().send(get_as(key)).await.unwrap();
     }
@@ -230,7 +237,7 @@ async fn access_logs_name_rule_and_outcome() {
     let expected = [
         (200, "direct_response", "-", "-"),
         (200, "direct_response", "watched", "shadow_denied"),
-        (429, "weir_limit_exceeded", "paid", "denied"),
+        (429, "weir_limit_exceeded[paid]", rule_of_denial, outcome_of_denial),
         (200, "direct_response", "paid", "exempt"),
     ];
     let expected = expected.map(|(status, details, rule, outcome)| {

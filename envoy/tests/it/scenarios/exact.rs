@@ -37,7 +37,7 @@ fn at(path: &str) -> Value {
 }
 
 fn headers_on_allowed(rules: &[Value]) -> Value {
-    with(config(rules), json!({ "responses": { "headers_on_allowed": true } }))
+    with(config(rules), json!({ "responses": { "headers_on_allowed": true, "filter_state": true } }))
 }
 
 async fn timed(envoy: &Envoy, request: Request) -> (Response, Duration) {
@@ -91,7 +91,7 @@ async fn undecided_requests_follow_on_failure() {
     for (line, (_, _, status, rule)) in region.envoy().access_log().unwrap().iter().zip(cases) {
         assert_eq!((&line["status"], &line["rule"]), (&json!(status), &json!(rule)));
         assert_eq!(line["outcome"], "undecided");
-        assert_eq!(line["details"] == "weir_undecided", status == 429, "{line}");
+        assert_eq!(line["details"] == format!("weir_undecided[{rule}]"), status == 429, "{line}");
     }
     region.counted(2).await;
     let timeouts = "wasmcustom.weir_exact_results_total.result.timeout";

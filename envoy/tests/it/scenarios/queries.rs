@@ -70,7 +70,7 @@ async fn a_rule_may_deny_after_a_timeout() {
     assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (429, Some("9")), "{answer:?}");
     let written = async || !region.envoy().access_log().unwrap().is_empty();
     wait::until("the access log is written", SOON, written).await.unwrap();
-    assert_eq!(region.envoy().access_log().unwrap()[0]["details"], "weir_undecided");
+    assert_eq!(region.envoy().access_log().unwrap()[0]["details"], "weir_undecided[r]");
     region.aggregator.process().resume().unwrap();
     let passes = async || region.envoy().send(get_as("a")).await.unwrap().status == 200;
     wait::until("the region answers again", SOON, passes).await.unwrap();

@@ -38,7 +38,6 @@ unsafe extern "C" {
         headers_length: usize,
         grpc_status: i32,
     ) -> u32;
-    fn proxy_set_property(path: *const u8, path_length: usize, value: *const u8, length: usize) -> u32;
 }
 
 #[link(wasm_import_module = "wasi_snapshot_preview1")]
@@ -78,9 +77,9 @@ static FLOOR: Memory<Floor> = Memory(UnsafeCell::new(Floor::Header));
 static NEXT: Memory<u32> = Memory(UnsafeCell::new(0));
 
 /// The headers of Weir's denials as the ABI serialises them: count, lengths, then names and values.
-static HEADERS: &[u8] = b"\x06\0\0\0\
-    \x0b\0\0\0\x02\0\0\0\x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x0c\0\0\0\x0a\0\0\0\x13\0\0\0\x04\0\0\0\
-    retry-after\042\0x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0content-type\0text/plain\0x-envoy-ratelimited\0true\0";
+static HEADERS: &[u8] = b"\x05\0\0\0\
+    \x0b\0\0\0\x02\0\0\0\x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x13\0\0\0\x04\0\0\0\
+    retry-after\042\0x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0x-envoy-ratelimited\0true\0";
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -158,10 +157,7 @@ pub extern "C" fn proxy_on_request_headers(_context: u32, _count: usize, _end: u
                 0
             }
             Floor::Denial => {
-                for (name, value) in [("weir_rule", "per-key"), ("weir_outcome", "denied")] {
-                    proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len());
-                }
-                let (details, body) = ("weir_limit_exceeded", "rate limit exceeded");
+                let (details, body) = ("weir_limit_exceeded[per-key]", "rate limit exceeded");
                 proxy_send_local_response(
                     429,
                     details.as_ptr(),
