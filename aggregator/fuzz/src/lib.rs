@@ -33,6 +33,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("aggregator/log_answer", aggregator::stores::log_answer),
     ("aggregator/limit_body", aggregator::api::limit_body),
     ("aggregator/limits_body", aggregator::api::limits_body),
+    ("aggregator/reserve_body", aggregator::api::reserve_body),
+    ("aggregator/settle_body", aggregator::api::settle_body),
     ("aggregator/ledger_query", aggregator::api::ledger_query),
     ("aggregator/tokens_file", aggregator::api::tokens_file),
     ("aggregator/authorization", aggregator::api::authorization),

@@ -13,5 +13,8 @@ pub mod rlqs;
 pub mod rls;
 pub mod settings;
 
-pub use embedded::{Answer, EmbeddedLimiter, Failure, LimitCheck, LimitCheckError, MAX_LIMIT_CHECKS};
+pub use embedded::{
+    Answer, Booking, EmbeddedLimiter, Failure, LimitCheck, LimitCheckError, MAX_LIMIT_CHECKS,
+    MAX_RESERVATIONS, MAX_RESERVED_CHECKS, ReservationName, ReserveError, Reserved, SettleError,
+};
 pub use settings::{ApiSettings, Insecure};

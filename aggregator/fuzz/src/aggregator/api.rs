@@ -3,15 +3,16 @@
 use prost::Message;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
-use weir_aggregator::api::LimitCheck;
 use weir_aggregator::api::http::{
-    CheckRequest, MAX_CHECKS, Problem, parse_batch, parse_check, parse_history,
+    CheckRequest, Costs, MAX_CHECKS, MAX_ID_BYTES, Problem, parse_batch, parse_check, parse_history,
+    parse_reserve, parse_settle,
 };
 use weir_aggregator::api::rls::call::{Applied, applied};
 use weir_aggregator::api::rls::config::{Domains, Limits};
 use weir_aggregator::api::rls::service;
 use weir_aggregator::api::rls::wire::{Descriptor, Entry, RateLimitRequest};
 use weir_aggregator::api::rls::xds::wire::RateLimitConfig;
+use weir_aggregator::api::{LimitCheck, MAX_RESERVED_CHECKS};
 use weir_aggregator::auth::{MAX_HEADER_BYTES, MAX_NAME_BYTES, Presented, Tokens, Unauthorized};
 use weir_aggregator::database::{MAX_BUCKET_BYTES, MAX_HISTORY_ROWS};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
@@ -53,6 +54,37 @@ pub fn limits_body(data: &[u8]) {
     let request = parse_batch(data);
     assert_eq!(request, parse_batch(data));
     check_body(&request, MAX_CHECKS);
+}
+
+/// The body of `POST /v1/reserve`.
+pub fn reserve_body(data: &[u8]) {
+    let parsed = parse_reserve(data);
+    assert_eq!(parsed, parse_reserve(data));
+    if let Ok(reserve) = &parsed {
+        assert!((1..=MAX_ID_BYTES).contains(&reserve.id.len()));
+        assert!((1_000..=3_600_000).contains(&reserve.lifetime_ms));
+        let is_window = |check: &LimitCheck| check.algorithm == Algorithm::Window && !check.hard_limit;
+        assert!(reserve.request.checks.iter().all(is_window));
+    }
+    check_body(&parsed.map(|reserve| reserve.request), MAX_RESERVED_CHECKS);
+}
+
+/// The body of `POST /v1/settle`.
+pub fn settle_body(data: &[u8]) {
+    let parsed = parse_settle(data);
+    assert_eq!(parsed, parse_settle(data));
+    match parsed {
+        Ok(settle) => {
+            assert!((1..=MAX_ID_BYTES).contains(&settle.id.len()));
+            let costs = match settle.costs {
+                Costs::One(cost) => vec![cost],
+                Costs::Several(costs) => costs,
+            };
+            assert!((1..=MAX_RESERVED_CHECKS).contains(&costs.len()));
+            assert!(costs.iter().all(|cost| *cost <= MAX_COUNT));
+        }
+        Err(problem) => check_problem(&problem),
+    }
 }
 
 fn check_body(request: &Result<CheckRequest, Problem>, most: usize) {

@@ -60,6 +60,11 @@ impl Controlled {
         is_decided.then(|| Answer { allowed: !self.is_banned, results: self.results.clone() })
     }
 
+    /// The position in the call of a check that is left to decide.
+    pub(super) fn place(&self, left: usize) -> usize {
+        self.places.get(left).copied().unwrap_or(left)
+    }
+
     /// The answer to the whole call, given the answer to the checks that were left.
     pub(super) fn complete(mut self, answer: Answer) -> Answer {
         for (place, result) in self.places.iter().zip(answer.results) {

@@ -3,6 +3,7 @@
 //! There is one limiter behind one lock, not several over one table: a decision takes about a microsecond, and a call over a
 //! socket costs more than ten times that anyway.
 
+use super::reservations::Reservations;
 use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 use weir_core::limiter::table::{ArrayShared, Geometry, Meta};
@@ -27,6 +28,8 @@ pub(super) struct Engine {
     waiting: HashMap<u64, Waiting>,
     /// What callers have given back.
     pub(super) given_back: GivenBack,
+    /// The reservations of applications.
+    pub(super) reservations: Reservations,
     requests: u64,
     /// When the last check was made.
     last_check: MonoMs,
@@ -67,6 +70,7 @@ impl Engine {
             table,
             waiting: HashMap::new(),
             given_back: GivenBack::default(),
+            reservations: Reservations::default(),
             requests: 0,
             last_check: now.mono,
             ticked: MonoMs(0),
@@ -83,25 +87,44 @@ impl Engine {
         self.table.held_bytes()
     }
 
+    /// The number of a new request.
+    pub(super) fn number(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
     /// Decides, or returns a receiver for the outcome of a query. What was `taken` for the checks is returned unless they pass, also if the
     /// caller has disconnected by then.
     pub(super) fn decide(
         &mut self,
+        request: u64,
         checks: &[Check<'_>],
         taken: Vec<Taken>,
         now: MonoMs,
     ) -> Result<Outcome, oneshot::Receiver<Outcome>> {
         self.last_check = now;
-        self.requests += 1;
-        let outcome = self.limiter.decide(&mut self.table, self.requests, checks, now);
+        let outcome = self.limiter.decide(&mut self.table, request, checks, now);
         if outcome.decision != Decision::Wait {
             self.conclude(&outcome, taken, now);
             return Ok(outcome);
         }
         let (sender, receiver) = oneshot::channel();
-        self.waiting.insert(self.requests, Waiting { sender, taken });
+        self.waiting.insert(request, Waiting { sender, taken });
         self.unattended = true;
         Err(receiver)
+    }
+
+    /// Settles what a request has reserved: `cost_of` has the cost of a window by its number, and what is reserved for it.
+    pub(super) fn settle(&mut self, request: u64, cost_of: impl Fn(u16, u64) -> u64, now: MonoMs) {
+        self.limiter.settle_cost(&mut self.table, request, |rule, reserve| Some(cost_of(rule, reserve)), now);
+    }
+
+    /// Charges what reservations hold whose lifetime is over.
+    pub(super) fn end_expired(&mut self, now: MonoMs) {
+        while let Some(expired) = self.reservations.next_expired(now) {
+            self.settle(expired.request, |_, reserve| reserve, now);
+        }
+        self.reservations.drop_old(now);
     }
 
     pub(super) fn peek(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
@@ -212,6 +235,7 @@ impl Engine {
     /// Ticks the limiter: leases are returned, and queries whose timeout is over end.
     pub(super) fn tick(&mut self, now: Now) {
         self.ticked = now.mono;
+        self.end_expired(now.mono);
         self.limiter.tick(&mut self.table, now);
         self.drive(now.mono);
     }
@@ -224,8 +248,10 @@ impl Engine {
                 Output::Resolve { request, outcome } => {
                     if let Some(Waiting { sender, taken }) = self.waiting.remove(&request) {
                         self.conclude(&outcome, taken, now);
-                        // The caller may have disconnected.
-                        let _ = sender.send(outcome);
+                        // The caller may have disconnected; what is reserved for it is then returned.
+                        if sender.send(outcome).is_err() {
+                            self.settle(request, |_, _| 0, now);
+                        }
                     }
                 }
                 // Logs are not decided by the limiter here, and no rule bans.

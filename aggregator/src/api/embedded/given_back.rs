@@ -150,11 +150,11 @@ mod tests {
         let mut engine = Engine::new(at(0).unix);
         engine.tick(at(0));
         assert!(engine.charge_spent(&check(3), at(0).mono));
-        let mut first = engine.decide(&[check(7)], Vec::new(), at(1).mono).expect_err("it waits");
+        let mut first = engine.decide(1, &[check(7)], Vec::new(), at(1).mono).expect_err("it waits");
         assert_eq!(engine.give_back(&check(2), at(1).mono), 2);
         let taken = engine.take_given(&check(6), at(2).mono);
         assert_eq!(taken.hits, 2);
-        let second = engine.decide(&[check(4)], vec![taken], at(2).mono).expect_err("it waits");
+        let second = engine.decide(2, &[check(4)], vec![taken], at(2).mono).expect_err("it waits");
         drop(second);
         engine.tick(at(60));
         engine.tick(at(70));

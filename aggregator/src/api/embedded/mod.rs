@@ -8,7 +8,8 @@
 //!
 //! In reading order: `check` (a check, and its validation), `controlled` (live control applied to a call), `engine`
 //! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), `given_back` (use that callers give
-//! back), here all limits of a call together, and `afterwards` (use that proxies report).
+//! back), here all limits of a call together, `afterwards` (use that proxies report), and `reserve` (costs that are reserved first and
+//! settled later, with `reservations` as its table).
 
 mod afterwards;
 mod check;
@@ -16,10 +17,16 @@ mod controlled;
 mod engine;
 mod given_back;
 mod link;
+mod reservations;
+mod reserve;
 mod windows;
 
 pub use afterwards::Standing;
 pub use check::{Answer, CountedKey, Failure, LimitCheck, LimitCheckError};
+pub use reservations::{
+    Booking, KEPT_MS, MAX_RESERVATIONS, MAX_RESERVED_CHECKS, ReservationName, ReserveError, Reserved,
+    SettleError,
+};
 
 use crate::region::services::Services;
 use crate::region::stream_error::node_of;

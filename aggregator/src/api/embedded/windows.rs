@@ -21,13 +21,28 @@ pub(super) struct Window {
     /// The limit without live control, if live control sets `limit`.
     configured: Option<u64>,
     cost: u64,
+    /// Until the cost is settled, it is reserved for so long; 0: it is charged.
+    reserved_ms: u32,
     /// Positions of its checks in the call.
     places: Vec<usize>,
 }
 
 /// All windows of a call, in order.
 #[derive(Default)]
-pub(super) struct Windows(Vec<Window>);
+pub(super) struct Windows {
+    all: Vec<Window>,
+    /// Of a reservation.
+    reserves: Option<Reserves>,
+}
+
+/// The reservation that windows are decided for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserves {
+    /// Its number in the limiter.
+    pub request: u64,
+    /// How long the limiter holds it; at least its lifetime.
+    pub held_ms: u32,
+}
 
 /// The limiter's immediate result.
 pub(super) enum Attempt {
@@ -47,10 +62,13 @@ impl Window {
         parts.encode(&mut key)?;
         let LimitCheck { duration_ms, limit, cost, .. } = *check;
         let (cell_ms, configured, places) = (parts.cell_ms(), counted.configured, vec![place]);
-        Ok(Window { key, cell_ms, duration_ms, limit, configured, cost, places })
+        Ok(Window { key, cell_ms, duration_ms, limit, configured, cost, reserved_ms: 0, places })
     }
 
     pub(super) fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
+        let reserves = self.reserved_ms > 0;
+        // An estimate makes no request impossible: it reserves the limit at most.
+        let cost = if reserves { self.cost.min(self.limit.max(1)) } else { self.cost };
         Check {
             algorithm: Algorithm::Window,
             rule: u16::try_from(rule).unwrap_or(u16::MAX),
@@ -58,8 +76,14 @@ impl Window {
             cell_ms: self.cell_ms,
             limit: self.limit,
             configured: self.configured,
-            cost: self.cost,
-            policy: Policy { timeout_ms, ..Policy::default() },
+            cost,
+            policy: Policy {
+                timeout_ms,
+                settles_within_ms: self.reserved_ms,
+                settles_at_most: if reserves { cost } else { 0 },
+                estimates: reserves,
+                ..Policy::default()
+            },
         }
     }
 
@@ -80,6 +104,16 @@ impl Window {
 }
 
 impl Windows {
+    /// Windows whose costs are reserved.
+    pub(super) fn reserving(reserves: Reserves) -> Windows {
+        Windows { all: Vec::new(), reserves: Some(reserves) }
+    }
+
+    /// The positions of each window's checks in the call; `place` is the position of one that was left to decide.
+    pub(super) fn places(&self, place: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+        self.all.iter().map(|window| window.places.iter().map(|at| place(*at)).collect()).collect()
+    }
+
     /// Adds the window of the check at position `place`. Checks of the same window count as one: the sum of their costs
     /// against the lowest of their limits.
     pub(super) fn add(
@@ -88,8 +122,9 @@ impl Windows {
         counted: Counted,
         place: usize,
     ) -> Result<(), LimitCheckError> {
-        let window = Window::of(check, counted, place)?;
-        match self.0.iter_mut().find(|other| other.key == window.key) {
+        let reserved_ms = self.reserves.map_or(0, |reserves| reserves.held_ms);
+        let window = Window { reserved_ms, ..Window::of(check, counted, place)? };
+        match self.all.iter_mut().find(|other| other.key == window.key) {
             Some(same) => {
                 same.cost = same.cost.saturating_add(window.cost);
                 if window.limit < same.limit {
@@ -97,29 +132,36 @@ impl Windows {
                 }
                 same.places.push(place);
             }
-            None => self.0.push(window),
+            None => self.all.push(window),
         }
         Ok(())
     }
 
     /// Copies the decisions on these windows to their positions in the call.
     pub(super) fn put(&self, results: Vec<ChargeResult>, all: &mut [ChargeResult]) {
-        for (window, result) in self.0.iter().zip(results) {
+        for (window, result) in self.all.iter().zip(results) {
             window.places.iter().for_each(|place| all[*place] = result);
         }
     }
 
-    /// Lets the limiter decide. What was given back is used up first.
+    /// Lets the limiter decide. What was given back is used up first, but not by a reservation: its cost is not known yet.
     fn decide(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Attempt {
+        if let Some(Reserves { request, .. }) = self.reserves {
+            let windows = self.all.iter().enumerate();
+            let checks: Vec<Check<'_>> =
+                windows.map(|(rule, window)| window.check(rule, timeout_ms)).collect();
+            let decided = engine.decide(request, &checks, Vec::new(), now);
+            return self.tried(engine, decided, now);
+        }
         let taken: Vec<Taken> =
-            self.0.iter().map(|window| engine.take_given(&window.check(0, 0), now)).collect();
-        let windows = self.0.iter().zip(&taken).enumerate();
+            self.all.iter().map(|window| engine.take_given(&window.check(0, 0), now)).collect();
+        let windows = self.all.iter().zip(&taken).enumerate();
         let checks = windows.map(|(rule, (window, taken))| {
             let check = window.check(rule, timeout_ms);
             Check { cost: check.cost.saturating_sub(taken.hits), ..check }
         });
         let mut checks: Vec<Check<'_>> = checks.collect();
-        let mut given = self.0.iter().zip(&taken);
+        let mut given = self.all.iter().zip(&taken);
         checks.retain(|_| {
             let next = given.next();
             next.is_none_or(|(window, taken)| !engine.is_made_up_for(&window.check(0, 0), taken, now))
@@ -127,7 +169,18 @@ impl Windows {
         if checks.is_empty() {
             return Attempt::Decided(true, self.allowed(engine, None, now));
         }
-        match engine.decide(&checks, taken, now) {
+        let request = engine.number();
+        let decided = engine.decide(request, &checks, taken, now);
+        self.tried(engine, decided, now)
+    }
+
+    fn tried(
+        &self,
+        engine: &mut Engine,
+        decided: Result<Outcome, oneshot::Receiver<Outcome>>,
+        now: MonoMs,
+    ) -> Attempt {
+        match decided {
             Ok(outcome) => self.attempt(engine, &outcome, now),
             Err(receiver) => Attempt::Wait(receiver),
         }
@@ -141,12 +194,12 @@ impl Windows {
             Decision::Deny(denial) => Attempt::Decided(false, self.denied(engine, denial, now)),
             Decision::Allow(budget) => Attempt::Decided(true, self.allowed(engine, budget.as_ref(), now)),
             // A resolved request is never in this state.
-            Decision::Wait => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; self.0.len()]),
+            Decision::Wait => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; self.all.len()]),
         }
     }
 
     fn allowed(&self, engine: &mut Engine, budget: Option<&Budget>, now: MonoMs) -> Vec<ChargeResult> {
-        if let ([only], Some(budget)) = (self.0.as_slice(), budget) {
+        if let ([only], Some(budget)) = (self.all.as_slice(), budget) {
             return vec![only.result(Verdict::Allowed, &engine.with_given(&only.check(0, 0), *budget, now))];
         }
         let left = |window: &Window| {
@@ -156,7 +209,7 @@ impl Windows {
             };
             window.result(Verdict::Allowed, &budget)
         };
-        self.0.iter().map(left).collect()
+        self.all.iter().map(left).collect()
     }
 
     /// Marks as denied the window that `denial` names, and each other window that would have been denied by itself.
@@ -173,7 +226,7 @@ impl Windows {
                 Err(Denial { budget, .. }) | Ok(budget) => window.result(Verdict::Untried, &budget),
             }
         };
-        self.0.iter().enumerate().map(ruled).collect()
+        self.all.iter().enumerate().map(ruled).collect()
     }
 }
 
@@ -202,7 +255,7 @@ impl EmbeddedApi {
                     sleep_until((now + pause).min(deadline - RESERVED_PAUSE)).await;
                     pause = (pause * 2).min(LONGEST_RESERVED_PAUSE);
                 }
-                Attempt::Wait(..) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
+                Attempt::Wait(..) => return (false, vec![ChargeResult::UNDECIDED; windows.all.len()]),
             }
         }
     }
@@ -226,14 +279,14 @@ impl EmbeddedApi {
         };
         match outcome {
             Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, self.mono()),
-            None => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
+            None => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; windows.all.len()]),
         }
     }
 
     /// Whether the windows alone would let the call pass; if not, the decisions.
     pub(super) fn peek(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
         self.with_engine(|engine, now| {
-            let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
+            let mut looks = windows.all.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
             let denial = looks.find_map(|check| engine.peek_with_given(&check, now).err().filter(is_final));
             denial.map_or(Ok(()), |denial| Err(windows.denied(engine, &denial, now)))
         })
@@ -247,7 +300,7 @@ impl EmbeddedApi {
                     engine.peek_with_given(&window.check(0, 0), now);
                 window.result(Verdict::Untried, &budget)
             };
-            windows.0.iter().map(peek).collect()
+            windows.all.iter().map(peek).collect()
         })
     }
 }

@@ -6,6 +6,7 @@
 
 use super::checks::{CheckRequest, OnFailure};
 use crate::api::{Answer, LimitCheck};
+use crate::telemetry::metrics::ApiResult;
 use serde::Serialize;
 use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
@@ -53,6 +54,15 @@ impl Checked {
             |(check, result): (&LimitCheck, &ChargeResult)| Outcome::of(check, result, goes_on, now);
         let checks = request.checks.iter().zip(&answer.results).map(outcome).collect();
         Checked { allowed: goes_on, decided, checks }
+    }
+
+    /// The result that metrics count.
+    pub(super) fn result(&self, answer: &Answer) -> ApiResult {
+        match (answer.allowed, self.decided) {
+            (true, _) => ApiResult::Allowed,
+            (false, true) => ApiResult::Denied,
+            (false, false) => ApiResult::Undecided,
+        }
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256, by
 /// The body has no name in errors.
 pub(super) const BODY: &str = "";
 
-const TIMEOUT: Span = Span { min_ms: 1, max_ms: 5_000, example: "100ms" };
-const DEFAULT_TIMEOUT_MS: u64 = 100;
+pub(super) const TIMEOUT: Span = Span { min_ms: 1, max_ms: 5_000, example: "100ms" };
+pub(super) const DEFAULT_TIMEOUT_MS: u64 = 100;
 const DEFAULT_NAMESPACE: &str = "default";
 
 const REQUEST_FIELDS: [&str; 3] = ["workspace", "on_failure", "timeout"];
@@ -120,7 +120,7 @@ pub(super) fn read_value<T>(
     errors.finish(found).map_err(|errors| Problem::fields(errors.iter().map(Into::into).collect()))
 }
 
-fn read_check(fields: Fields<'_>, errors: &mut Errors) -> Option<LimitCheck> {
+pub(super) fn read_check(fields: Fields<'_>, errors: &mut Errors) -> Option<LimitCheck> {
     let kind = fields.or("algorithm", AlgorithmKind::Window, errors, |n, e| n.word(&AlgorithmKind::WORDS, e));
     let expected = "a string of 1 to 1024 bytes, or a list of 1 to 8 strings that are not all empty";
     let identifier =

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! POST /v1/check        one limit          POST /v1/check/batch    up to 100, all or nothing
+//! POST /v1/reserve      a cost, before it is known       POST /v1/settle   its cost
 //! GET /v1/ledger/{id}   one transaction    GET /v1/ledger?…   a bucket's history
 //! GET, PUT, DELETE /v1/overrides, GET /v1/overrides/audit   live control
 //! GET /openapi.json     the description of all of this (OpenAPI 3.1)
@@ -10,15 +11,17 @@
 //!           └─ problem: why the request is refused
 //! ```
 //!
-//! In reading order: this file (connections), `routes` (a request → its response), `checks` (parsing),
-//! `answer`, `ledger`, `overrides`, `problem`, `body`.
+//! In reading order: this file (connections), `routes` (a request → its response), `checks` (parsing), `admission` (who may),
+//! `answer`, `reservations`, `ledger`, `overrides`, `problem`, `body`.
 
+mod admission;
 mod answer;
 mod body;
 mod checks;
 mod ledger;
 mod overrides;
 mod problem;
+mod reservations;
 mod routes;
 
 pub use answer::{Checked, Outcome};
@@ -28,6 +31,7 @@ pub use checks::{
 };
 pub use ledger::parse_history;
 pub use problem::{FieldProblem, Problem};
+pub use reservations::{Costs, MAX_ID_BYTES, ReserveRequest, SettleRequest, parse_reserve, parse_settle};
 pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
 use super::EmbeddedLimiter;

@@ -1,11 +1,12 @@
 //! Routing: from a request to its response.
 
+use super::admission::admit;
 use super::answer::{Checked, Outcome};
 use super::body::{JsonBody, discard};
 use super::checks::{CheckRequest, parse_batch, parse_check};
 use super::problem::Problem;
-use super::{HttpApi, ledger, overrides};
-use crate::api::permission::{self, Forbidden, Naming};
+use super::reservations::{Reservation, Settled, parse_reserve, parse_settle};
+use super::{HttpApi, ledger, overrides, reservations};
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
 use crate::net::listen::ConnectionInfo;
@@ -34,17 +35,19 @@ pub const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// The description of this API (OpenAPI 3.1).
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
-const NO_SUCH_PATH: &str = "no such path; there are POST /v1/check, POST /v1/check/batch, GET /v1/ledger, \
-                            GET /v1/ledger/{id}, GET /v1/overrides, PUT /v1/overrides, DELETE /v1/overrides, \
+const NO_SUCH_PATH: &str = "no such path; there are POST /v1/check, POST /v1/check/batch, POST /v1/reserve, \
+                            POST /v1/settle, GET /v1/ledger, GET /v1/ledger/{id}, GET /v1/overrides, PUT /v1/overrides, DELETE /v1/overrides, \
                             GET /v1/overrides/audit and GET /openapi.json";
 
 const WRONG_HOST: &str = "without tokens (--tokens-file) this API accepts only requests whose Host is an address or localhost; \
                           a request with another Host may come from a web page of that name";
 
 /// The paths, and the routes that metrics show for them.
-const PATHS: [(&str, Route); 7] = [
+const PATHS: [(&str, Route); 9] = [
     ("/v1/check", Route::Check),
     ("/v1/check/batch", Route::CheckBatch),
+    ("/v1/reserve", Route::Reserve),
+    ("/v1/settle", Route::Settle),
     ("/v1/ledger", Route::Ledger),
     ("/v1/ledger/{id}", Route::Ledger),
     ("/v1/overrides", Route::Overrides),
@@ -64,6 +67,8 @@ pub(super) fn router(api: HttpApi) -> Router {
     Router::new()
         .route("/v1/check", post(check))
         .route("/v1/check/batch", post(check_batch))
+        .route("/v1/reserve", post(reserve))
+        .route("/v1/settle", post(settle))
         .route("/v1/ledger", get(history))
         .route("/v1/ledger/{id}", get(transaction))
         .route("/v1/overrides", get(list_overrides).put(put_override).delete(delete_override))
@@ -98,7 +103,7 @@ async fn observe(State(api): Shared, request: Request, next: Next) -> Response {
     let log = request_log::of_headers(request.headers());
     let response = around(span.as_ref(), next.run(request)).instrument(log).await;
     let status = response.status();
-    if matches!(route, Route::Check | Route::CheckBatch) && !status.is_success() {
+    if matches!(route, Route::Check | Route::CheckBatch | Route::Reserve) && !status.is_success() {
         api.services.metrics.api_decided(Api::Http, ApiResult::Refused);
     }
     span.into_iter().for_each(|span| span.responded(status.as_u16()));
@@ -142,12 +147,20 @@ fn authorization(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 async fn check(State(api): Shared, caller: By, body: JsonBody<MAX_CHECK_BYTES>) -> Answer<Option<Outcome>> {
-    let mut checked = decide(&api, &caller, Route::Check, parse_check(&body.0)?).await?;
+    let mut checked = decide(&api, &caller, false, parse_check(&body.0)?).await?;
     Ok(Json(checked.checks.pop()))
 }
 
 async fn check_batch(State(api): Shared, caller: By, body: JsonBody<MAX_BATCH_BYTES>) -> Answer<Checked> {
-    decide(&api, &caller, Route::CheckBatch, parse_batch(&body.0)?).await.map(Json)
+    decide(&api, &caller, true, parse_batch(&body.0)?).await.map(Json)
+}
+
+async fn reserve(State(api): Shared, caller: By, body: JsonBody<MAX_CHECK_BYTES>) -> Answer<Reservation> {
+    reservations::reserve(&api, &caller, parse_reserve(&body.0)?).await.map(Json)
+}
+
+async fn settle(State(api): Shared, caller: By, body: JsonBody<MAX_CHECK_BYTES>) -> Answer<Settled> {
+    reservations::settle(&api, &caller, parse_settle(&body.0)?).map(Json)
 }
 
 async fn transaction(State(api): Shared, caller: By, Path(id): Path<String>) -> Answer<Recorded> {
@@ -181,60 +194,12 @@ async fn audit(State(api): Shared, caller: By, RawQuery(query): RawQuery) -> Ans
 async fn decide(
     api: &HttpApi,
     caller: &Caller,
-    route: Route,
+    is_list: bool,
     request: CheckRequest,
 ) -> Result<Checked, Problem> {
-    let request = admit(request, caller, route)?;
+    let request = admit(request, caller, is_list)?;
     let answer = api.embedded.decide(&request.checks, request.on_failure.into(), request.within).await;
     let checked = Checked::of(&request, &answer, api.services.now());
-    let result = match (answer.allowed, checked.decided) {
-        (true, _) => ApiResult::Allowed,
-        (false, true) => ApiResult::Denied,
-        (false, false) => ApiResult::Undecided,
-    };
-    api.services.metrics.api_decided(Api::Http, result);
+    api.services.metrics.api_decided(Api::Http, checked.result(&answer));
     Ok(checked)
-}
-
-/// Checks that the caller may make these checks, and sets their workspace.
-fn admit(mut request: CheckRequest, caller: &Caller, route: Route) -> Result<CheckRequest, Problem> {
-    let named = request.workspace.as_deref();
-    let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
-        let message = "this token is for another workspace; leave the field out".to_owned();
-        return Err(Problem::forbidden("workspace_not_allowed", "workspace".to_owned(), message));
-    };
-    let mut permission = permission::Request::default();
-    for (index, check) in request.checks.iter_mut().enumerate() {
-        check.workspace = workspace.to_vec();
-        let field = |name: &str| match route {
-            Route::CheckBatch => format!("checks[{index}].{name}"),
-            _ => name.to_owned(),
-        };
-        match permission.forbidden(caller, check, Naming::Name) {
-            Some(Forbidden::Namespace) => {
-                let message = "this token may not count in this namespace; name it under namespaces in the token's entry of the tokens file";
-                return Err(Problem::forbidden(
-                    "namespace_not_allowed",
-                    field("namespace"),
-                    message.to_owned(),
-                ));
-            }
-            Some(Forbidden::Cost(most)) => {
-                let message =
-                    format!("this token allows a cost of at most {most} for one limit and identifier");
-                return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
-            }
-            None => {}
-        }
-        if let Some(zone) = check.algorithm.zone()
-            && !caller.may_use(zone)
-        {
-            return Err(Problem::forbidden(
-                "zone_not_allowed",
-                field("zone"),
-                format!("this token does not allow zone {zone}"),
-            ));
-        }
-    }
-    Ok(request)
 }

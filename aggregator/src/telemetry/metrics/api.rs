@@ -36,6 +36,10 @@ pub enum Route {
     Check,
     /// Several limits.
     CheckBatch,
+    /// A reservation.
+    Reserve,
+    /// Its settlement.
+    Settle,
     /// The ledger's history.
     Ledger,
     /// Live control.

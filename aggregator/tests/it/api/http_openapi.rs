@@ -94,6 +94,9 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
     for (path, answer) in ledger(&mut client, bearer).await {
         see(path, "get", &answer);
     }
+    for (path, answer) in reservations(&weir, bearer).await {
+        see(path, "post", &answer);
+    }
     let mut alone = Client::connect(&no_database).await;
     for (path, target) in [("/v1/ledger", "/v1/ledger?zone=1&bucket=a"), ("/v1/ledger/{id}", "/v1/ledger/1")]
     {
@@ -132,6 +135,72 @@ async fn ledger(client: &mut Client, bearer: Header<'_>) -> Vec<(&'static str, A
         let answer = client.send("GET", target, &headers, b"").await;
         assert_eq!(answer.status, status, "{target} {answer:?}");
         answers.push((path, answer));
+    }
+    answers
+}
+
+/// Every status of reservations: path and answer.
+async fn reservations(weir: &Weir, bearer: Header<'_>) -> Vec<(&'static str, Answer)> {
+    const RESERVE: &str = "/v1/reserve";
+    const SETTLE: &str = "/v1/settle";
+    let mut answers = Vec::new();
+    let mut client = Client::connect(weir).await;
+    let check = |cost: u64| json!({"namespace": "api", "identifier": "r", "limit": 10, "duration": "1h", "cost": cost});
+    let one = |id: &str, cost: u64| {
+        let mut request = check(cost);
+        request["id"] = id.into();
+        request
+    };
+    let mut short = one("short", 1);
+    short["lifetime"] = "1s".into();
+    let several = json!({"id": "several", "checks": [check(1), check(2)]});
+    let mut elsewhere = one("elsewhere", 1);
+    elsewhere["workspace"] = "elsewhere".into();
+    let there = json!({"id": "one", "cost": 1, "workspace": "elsewhere"});
+    let settled = |id: &str, cost: u64| json!({"id": id, "cost": cost});
+    let long = json!("x".repeat(64 * 1024));
+    for (path, body, headers, status) in [
+        (RESERVE, one("one", 5), vec![JSON, bearer], 200),
+        (RESERVE, one("denied", 6), vec![JSON, bearer], 200),
+        (RESERVE, several, vec![JSON, bearer], 200),
+        (RESERVE, short.clone(), vec![JSON, bearer], 200),
+        (RESERVE, one("one", 4), vec![JSON, bearer], 409),
+        (RESERVE, json!({}), vec![JSON, bearer], 400),
+        (RESERVE, one("two", 1), vec![JSON], 401),
+        (RESERVE, elsewhere, vec![JSON, bearer], 403),
+        (RESERVE, long.clone(), vec![JSON, bearer], 413),
+        (RESERVE, one("two", 1), vec![bearer], 415),
+        (SETTLE, settled("one", 5), vec![JSON, bearer], 200),
+        (SETTLE, json!({"id": "several", "costs": [1, 1]}), vec![JSON, bearer], 200),
+        (SETTLE, settled("one", 6), vec![JSON, bearer], 409),
+        (SETTLE, settled("never", 6), vec![JSON, bearer], 404),
+        (SETTLE, settled("several", 6), vec![JSON, bearer], 400),
+        (SETTLE, settled("one", 5), vec![JSON], 401),
+        (SETTLE, there, vec![JSON, bearer], 403),
+        (SETTLE, long, vec![JSON, bearer], 413),
+        (SETTLE, settled("one", 5), vec![bearer], 415),
+    ] {
+        let answer = client.send("POST", path, &headers, body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
+        answers.push((path, answer));
+    }
+    super::reservations::fill(weir).await;
+    for (path, body, status) in
+        [(RESERVE, one("full", 1), 503), (RESERVE, short, 410), (SETTLE, settled("short", 1), 410)]
+    {
+        let began = std::time::Instant::now();
+        let answer = loop {
+            let answer = client.send("POST", path, &[JSON, bearer], body.to_string().as_bytes()).await;
+            // Until it has expired, the answer is repeated.
+            if answer.status == status || began.elapsed() > SOON {
+                break answer;
+            }
+        };
+        assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
+        answers.push((path, answer));
+    }
+    for path in [RESERVE, SETTLE] {
+        answers.push((path, too_slow(weir, "POST", path, bearer.1).await));
     }
     answers
 }
@@ -328,6 +397,50 @@ async fn every_field_and_bound_of_a_request_is_the_api() {
     assert!(!document.fits("LimitRequest", &unknown));
     assert_eq!(client.post("/v1/check", &unknown).await.status, 400);
     assert!(!document.fits("LimitRequest", &json!({"limit": 5, "duration": "1h"})));
+}
+
+#[tokio::test]
+async fn every_field_and_bound_of_a_reservation_is_the_api() {
+    let weir = start_with(settings()).await;
+    let document = document(&weir).await;
+    let mut client = Client::connect(&weir).await;
+    let mut tried = 0;
+    let bases = [
+        (
+            "/v1/reserve",
+            "ReserveRequest",
+            json!({"identifier": "a", "limit": 1, "duration": "1h", "cost": 0}),
+        ),
+        ("/v1/settle", "SettleRequest", json!({"cost": 0})),
+    ];
+    for (path, schema, base) in bases {
+        for name in document.fields(schema).into_iter().filter(|name| !["checks", "costs"].contains(&&**name))
+        {
+            for (value, fits) in document.probes(schema, &name) {
+                tried += 1;
+                let mut request = base.clone();
+                request["id"] = format!("{path} {tried}").into();
+                request[&name] = value;
+                let answer = client.post(path, &request).await;
+                assert_eq!(document.fits(schema, &request), fits, "{request}");
+                // A reservation of this id may be there.
+                let is_found = [200, 404].contains(&answer.status);
+                assert_eq!(is_found, fits, "{path} {request}: {answer:?}");
+                assert!(is_found || answer.status == 400, "{answer:?}");
+            }
+        }
+    }
+    assert!(tried > 80, "{tried} requests");
+    for count in [0, 1, 8, 9] {
+        let fits = (1..=8).contains(&count);
+        let check = json!({"identifier": "a", "limit": 1, "duration": "1h", "cost": 0});
+        let reserve = json!({"id": format!("{count} checks"), "checks": vec![check; count]});
+        let settle = json!({"id": "none", "costs": vec![1; count]});
+        assert_eq!(document.fits("ReserveRequest", &reserve), fits);
+        assert_eq!(document.fits("SettleRequest", &settle), fits);
+        assert_eq!(client.post("/v1/reserve", &reserve).await.status, if fits { 200 } else { 400 });
+        assert_eq!(client.post("/v1/settle", &settle).await.status, if fits { 404 } else { 400 });
+    }
 }
 
 /// `timeout` belongs to the call, not to a check.

@@ -8,6 +8,7 @@ mod http_api;
 mod http_hostile;
 mod http_openapi;
 mod request_ids;
+mod reservations;
 mod rlqs;
 mod rls;
 mod rls_metrics;
