@@ -38,6 +38,7 @@ descriptors:
       - {key: b, value: "f*/*", share_threshold: true, rate_limit: {unit: week, requests_per_unit: 1}}
       - {key: b, value: "g*", shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
       - {key: b, rate_limit: {unlimited: true}}
+  - {key: several, rate_limit: [{unit: second, requests_per_unit: 2}, {unit: day, requests_per_unit: 9, name: daily}]}
   - {key: quota, quota_mode: true, metadata: {m: [1, null, {n: x}]}, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: deep, descriptors: [{key: a, descriptors: [{key: a, rate_limit: {unit: month, requests_per_unit: 4294967295}}]}]}
 "#;
@@ -236,8 +237,13 @@ fn check_call(limits: &Limits, again: &Limits, request: &RateLimitRequest) {
     let found = applied(limits, request);
     assert_eq!(found, applied(again, request));
     let Ok(found) = found else { return };
-    assert_eq!(found.len(), request.descriptors.len());
-    for (applied, descriptor) in found.iter().zip(&request.descriptors) {
+    assert_eq!(found.all.len(), found.descriptors.len());
+    assert!(found.descriptors.is_sorted());
+    let mut named = found.descriptors.clone();
+    named.dedup();
+    assert_eq!(named, (0..request.descriptors.len()).collect::<Vec<_>>());
+    for (applied, at) in found.all.iter().zip(&found.descriptors) {
+        let descriptor = &request.descriptors[*at];
         if let Applied::Limit { check, part, .. } = applied {
             validate_check(check);
             assert_eq!(part.refund, descriptor.is_negative_hits);

@@ -46,8 +46,8 @@ use weir_core::model::key::NodeId;
 use weir_core::replication::exact::mixed::{MixedRequest, Step, WindowsResult};
 use windows::Windows;
 
-/// Most checks of one call.
-pub const MAX_LIMIT_CHECKS: usize = 128;
+/// Most checks of one call: those of the rate-limit service have up to 64 descriptors of four limits each.
+pub const MAX_LIMIT_CHECKS: usize = 256;
 /// First pause before a check is repeated whose budget others have reserved for a moment; the pause doubles each time.
 const RESERVED_PAUSE: Duration = Duration::from_millis(2);
 /// Longest such pause.

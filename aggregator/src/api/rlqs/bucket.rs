@@ -42,6 +42,9 @@ pub enum BadBucket {
     /// It is too long.
     #[error("a bucket has {0} bytes; at most {MAX_BUCKET_BYTES} are allowed")]
     TooLong(usize),
+    /// Its descriptor has several limits, of which an assignment can state one.
+    #[error("a bucket has several limits; the quota service serves descriptors of one limit")]
+    SeveralLimits,
     /// Its limit cannot be served.
     #[error("the limit of a bucket cannot be served")]
     Unserved,
@@ -82,7 +85,8 @@ impl Bucket {
         let Some(domain) = limits.domain(domain) else { return Ok(Target::Unlimited) };
         let entry = |(key, value): (&String, &Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
         let entries: Vec<Entry> = self.0.bucket.iter().map(entry).collect();
-        let Some((entries, rule)) = domain.find_unordered(&entries) else { return Ok(Target::Unlimited) };
+        let Some((entries, rules)) = domain.find_unordered(&entries) else { return Ok(Target::Unlimited) };
+        let [rule] = rules else { return Err(BadBucket::SeveralLimits) };
         let rate = match rule.limit {
             Limit::Rate(rate) => rate,
             Limit::Unserved if !rule.shadow => return Err(BadBucket::Unserved),

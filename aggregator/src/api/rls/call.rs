@@ -81,6 +81,15 @@ pub enum Applied {
     },
 }
 
+/// The limits of a call: of each descriptor one, or as many as it has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AppliedLimits {
+    /// All of them, in the order of the descriptors.
+    pub all: Vec<Applied>,
+    /// The position of each one's descriptor.
+    pub descriptors: Vec<usize>,
+}
+
 /// How a limit takes part in a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
@@ -106,12 +115,15 @@ impl Part {
     }
 }
 
-/// The limit of each descriptor of a call, in order.
-pub fn applied(limits: &Limits, request: &RateLimitRequest) -> Result<Vec<Applied>, Refused> {
+/// The limits of each descriptor of a call, in order.
+pub fn applied(limits: &Limits, request: &RateLimitRequest) -> Result<AppliedLimits, Refused> {
     check(request)?;
     match limits.domain(&request.domain) {
         Some(domain) => apply(domain, request),
-        None => Ok(request.descriptors.iter().map(|_| Applied::Nothing).collect()),
+        None => Ok(AppliedLimits {
+            all: request.descriptors.iter().map(|_| Applied::Nothing).collect(),
+            descriptors: (0..request.descriptors.len()).collect(),
+        }),
     }
 }
 
@@ -145,31 +157,39 @@ fn check_descriptor(at: usize, descriptor: &Descriptor) -> Result<(), Refused> {
 }
 
 /// The limits of a domain. A descriptor whose limit is replaced by another limit of the same call passes.
-fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Refused> {
-    let rules: Vec<Option<&Rule>> = request
-        .descriptors
-        .iter()
-        .map(|descriptor| domain.find(&descriptor.entries).map(|rule| &**rule))
-        .collect();
+fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<AppliedLimits, Refused> {
+    let rules: Vec<&[Arc<Rule>]> =
+        request.descriptors.iter().map(|descriptor| domain.find(&descriptor.entries)).collect();
     let own = |descriptor: &Descriptor| descriptor.limit.is_some();
     let replacing = rules.iter().zip(&request.descriptors).filter(|(_, descriptor)| !own(descriptor));
     let replaced: HashSet<&str> = replacing
-        .filter_map(|(rule, _)| rule.filter(|rule| rule.limit != Limit::Unserved))
+        .flat_map(|(rules, _)| rules.iter().filter(|rule| rule.limit != Limit::Unserved))
         .flat_map(|rule| rule.replaces.iter().map(String::as_str))
         .collect();
-    let all = request.descriptors.iter().zip(rules).enumerate();
-    all.map(|(at, (descriptor, rule))| {
+    let mut applied = AppliedLimits::default();
+    for (at, (descriptor, rules)) in request.descriptors.iter().zip(rules).enumerate() {
         let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
-        match (&descriptor.limit, rule) {
-            (Some(limit), rule) => overridden(at, domain, descriptor, limit, rule, hits),
-            (None, Some(rule)) if !rule.name.is_empty() && replaced.contains(rule.name.as_str()) => {
-                Ok(Applied::Nothing)
-            }
-            (None, Some(rule)) => Ok(configured(domain, descriptor, rule, hits)),
-            (None, None) => Ok(Applied::Nothing),
+        let is_replaced = |rule: &Rule| !rule.name.is_empty() && replaced.contains(rule.name.as_str());
+        match &descriptor.limit {
+            Some(limit) => applied.push(at, overridden(at, domain, descriptor, limit, rules, hits)?),
+            None if rules.is_empty() => applied.push(at, Applied::Nothing),
+            None => rules.iter().for_each(|rule| {
+                let one = match is_replaced(rule) {
+                    true => Applied::Nothing,
+                    false => configured(domain, descriptor, rule, hits),
+                };
+                applied.push(at, one);
+            }),
         }
-    })
-    .collect()
+    }
+    Ok(applied)
+}
+
+impl AppliedLimits {
+    fn push(&mut self, descriptor: usize, applied: Applied) {
+        self.all.push(applied);
+        self.descriptors.push(descriptor);
+    }
 }
 
 fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) -> Applied {
@@ -187,17 +207,21 @@ fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) 
     Applied::Limit { shown, part, check, metadata: rule.metadata.clone(), series }
 }
 
-/// A limit in the request counts on the same key as the configured limit that it replaces.
+/// A limit in the request counts on the same key as the configured limit that it replaces: of several the one of its interval, or the first.
+/// The others do not apply.
 fn overridden(
     at: usize,
     domain: &Domain,
     descriptor: &Descriptor,
     given: &Override,
-    rule: Option<&Rule>,
+    rules: &[Arc<Rule>],
     cost: u64,
 ) -> Result<Applied, Refused> {
     let unit = Unit::try_from(given.unit).ok();
     let rate = unit.and_then(|unit| Rate::new(given.requests_per_unit, unit, 1)).ok_or(Refused::Unit(at))?;
+    let is_same =
+        |rule: &&Arc<Rule>| matches!(rule.limit, Limit::Rate(own) if own.interval_ms == rate.interval_ms);
+    let rule = rules.iter().find(is_same).or(rules.first());
     let counted = match rule {
         Some(rule) => rule.counted(&descriptor.entries),
         None => naming::of_override(&domain.name, &descriptor.entries),

@@ -26,6 +26,8 @@ use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value};
 pub const MAX_FILE_BYTES: usize = yaml::MAX_BYTES;
 /// Deepest nesting of descriptors, and so the most entries of a request's descriptor that can match.
 pub const MAX_DEPTH: usize = 32;
+/// Most limits of one descriptor.
+const MAX_LIMITS: usize = 4;
 /// Longest domain, key or value, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 /// Most errors of a file that are reported.
@@ -277,9 +279,14 @@ fn documents<'a>(text: &'a str, errors: &mut Errors) -> Vec<Value<'a>> {
 fn count_names(value: &Value<'_>, workspace: &str, names: &mut HashMap<(String, String), usize>) {
     let Some(Value::List(descriptors)) = field(value, "descriptors") else { return };
     for descriptor in descriptors {
-        let name = field(descriptor, "rate_limit").and_then(|limit| field(limit, "name"));
-        if let Some(Value::Text(name)) = name {
-            *names.entry((workspace.to_owned(), name.clone().into_owned())).or_default() += 1;
+        let limits = match field(descriptor, "rate_limit") {
+            Some(Value::List(limits)) => limits.as_slice(),
+            one => one.map(std::slice::from_ref).unwrap_or_default(),
+        };
+        for limit in limits {
+            if let Some(Value::Text(name)) = field(limit, "name") {
+                *names.entry((workspace.to_owned(), name.clone().into_owned())).or_default() += 1;
+            }
         }
         count_names(descriptor, workspace, names);
     }
@@ -384,11 +391,12 @@ impl Parser {
         }
         let way =
             way.to(key.as_deref().unwrap_or_default(), value.as_deref(), Matched { wild, shared, valued });
-        let rule = fields.optional("rate_limit", errors, |node, errors| self.rule(node, marks, &way, errors));
+        let rules =
+            fields.optional("rate_limit", errors, |node, errors| self.rules(node, &marks, &way, errors));
         let mut next = Level::default();
         self.level(fields, &way, &mut next, errors);
         let key = key?;
-        if !level.insert(key.clone(), value.clone(), rule.flatten().map(Arc::new), next) {
+        if !level.insert(key.clone(), value.clone(), rules.flatten().unwrap_or_default(), next) {
             let value = value.map_or(String::new(), |value| format!(" with value {value:?}"));
             let problem = format!("it is the second descriptor of key {key:?}{value} in its list");
             return errors.reject(&node.path, problem, "one");
@@ -396,7 +404,48 @@ impl Parser {
         Some(())
     }
 
-    fn rule(&mut self, node: Node<'_>, marks: Marks, way: &Way, errors: &mut Errors) -> Option<Rule> {
+    /// The limit of a descriptor, or the list of its limits: of different intervals, as those of one count on one key.
+    fn rules(
+        &mut self,
+        node: Node<'_>,
+        marks: &Marks,
+        way: &Way,
+        errors: &mut Errors,
+    ) -> Option<Vec<Arc<Rule>>> {
+        let valued = if marks.detailed { &way.free } else { &way.valued };
+        let series = Arc::new(LimitSeries::new(way.labels.clone(), valued.clone()));
+        self.limits.series.push(Arc::clone(&series));
+        if !matches!(node.value, Value::List(_)) {
+            return self.rule(node, marks, way, &series, errors).map(|rule| vec![Arc::new(rule)]);
+        }
+        let mut rules: Vec<Arc<Rule>> = Vec::new();
+        node.list(1..=MAX_LIMITS, "limits", errors, |node, errors| {
+            let rule = self.rule(node, marks, way, &series, errors)?;
+            let is_same = |other: &Arc<Rule>| match (other.limit, rule.limit) {
+                (Limit::Rate(other), Limit::Rate(own)) => other.interval_ms == own.interval_ms,
+                _ => false,
+            };
+            if rule.limit == Limit::Unlimited {
+                return errors.reject(&node.path, "unlimited has no effect in a list of limits", "a limit");
+            }
+            if rules.iter().any(is_same) {
+                let problem = "it has the interval of another limit of its descriptor";
+                return errors.reject(&node.path, problem, "another interval");
+            }
+            rules.push(Arc::new(rule));
+            Some(())
+        })?;
+        Some(rules)
+    }
+
+    fn rule(
+        &mut self,
+        node: Node<'_>,
+        marks: &Marks,
+        way: &Way,
+        series: &Arc<LimitSeries>,
+        errors: &mut Errors,
+    ) -> Option<Rule> {
         let fields = node.object(&LIMIT_FIELDS, errors)?;
         let unlimited = fields.or("unlimited", false, errors, |n, e| n.boolean(e)).unwrap_or(false);
         // As in the reference service, an empty name counts as missing.
@@ -424,19 +473,16 @@ impl Parser {
                 }
             })
         });
-        let valued = if marks.detailed { &way.free } else { &way.valued };
-        let series = Arc::new(LimitSeries::new(way.labels.clone(), valued.clone()));
-        self.limits.series.push(Arc::clone(&series));
         Some(Rule {
             namespace,
             name: name.unwrap_or_default(),
             limit: limit?,
             shadow: marks.shadow,
             quota: marks.quota,
-            metadata: marks.metadata,
+            metadata: marks.metadata.clone(),
             replaces: replaces?,
             free: way.free.clone(),
-            series,
+            series: Arc::clone(series),
         })
     }
 
@@ -653,7 +699,7 @@ descriptors:
             let text = format!("domain: 1\ndescriptors:\n  - {descriptor}\n");
             let limits = Limits::parse([("f", text.as_str())], Domains::Unique).unwrap();
             let entry = super::super::wire::Entry { key: "007".into(), value: value.into() };
-            limits.domain("1").unwrap().find(&[entry]).map(|rule| (rule.limit, rule.shadow))
+            limits.domain("1").unwrap().find(&[entry]).first().map(|rule| (rule.limit, rule.shadow))
         };
         for value in ["+15550100", "100_000", "0x10", "010", "1.50", "yes", "True", "2026-11-26", "1e3"] {
             let descriptor = format!("{{key: 007, value: {value}, rate_limit: {{unlimited: true}}}}");
@@ -756,12 +802,43 @@ descriptors:
         let limits = merged(&file("a"), &file("b")).unwrap();
         let entry = |key: &str| [super::super::wire::Entry { key: key.into(), value: Vec::new() }];
         let domain = limits.domain("d").unwrap();
-        assert!(domain.find(&entry("a")).is_some() && domain.find(&entry("b")).is_some());
+        assert!(["a", "b"].iter().all(|key| domain.find(&entry(key)).len() == 1));
         assert!(
             merged(&file("a"), &file("a")).unwrap_err().starts_with("g: descriptors[0]: it is the second")
         );
         let elsewhere = format!("workspace: w\n{}", file("b"));
         assert!(merged(&file("a"), &elsewhere).unwrap_err().starts_with("g: workspace: another document"));
+    }
+
+    #[test]
+    fn a_descriptor_has_up_to_four_limits_of_different_intervals() {
+        let limit = |unit: &str, requests: u64| format!("{{unit: {unit}, requests_per_unit: {requests}}}");
+        let one = |limits: &[String]| {
+            format!("domain: d\ndescriptors: [{{key: k, rate_limit: [{}]}}]\n", limits.join(", "))
+        };
+        let four = [("second", 1), ("minute", 2), ("hour", 3), ("day", 4)].map(|(unit, of)| limit(unit, of));
+        let limits = Limits::parse([("f", one(&four).as_str())], Domains::Unique).unwrap();
+        let entry = super::super::wire::Entry { key: "k".into(), value: b"x".to_vec() };
+        let rules = limits.domain("d").unwrap().find(&[entry]);
+        let requests = rules.iter().map(|rule| match rule.limit {
+            Limit::Rate(rate) => rate.requests,
+            _ => 0,
+        });
+        assert_eq!(requests.collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(limits.series().len(), 1, "its metrics are those of the descriptor");
+        let wrong = |limits: &[String], expected: &str| {
+            let found = errors(&one(limits));
+            assert!(found.iter().any(|error| error.contains(expected)), "{found:?}");
+        };
+        let mut five = four.to_vec();
+        five.push(limit("week", 5));
+        wrong(&five, "rate_limit: it has 5 limits; expected a list of 1 to 4 limits");
+        wrong(&[], "rate_limit: it has 0 limits");
+        let minutes = "{unit: minute, unit_multiplier: 60, requests_per_unit: 9}".to_owned();
+        wrong(&[limit("hour", 1), minutes], "rate_limit[1]: it has the interval of another limit");
+        wrong(&[limit("hour", 1), "{unlimited: true}".to_owned()], "rate_limit[1]: unlimited has no effect");
+        wrong(&[limit("hour", 1), limit("fortnight", 1)], "rate_limit[1].unit: \"fortnight\" is not a unit");
+        wrong(&["5".to_owned()], "rate_limit[0]: 5 is not an object");
     }
 
     /// Two limits of one name have counts of their own, as in the reference service.
@@ -784,7 +861,7 @@ descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1, name: alone
         let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let namespace = |domain: &str, key: &str| {
             let entry = super::super::wire::Entry { key: key.into(), value: b"x".to_vec() };
-            let rule = limits.domain(domain).unwrap().find(&[entry]).unwrap().clone();
+            let [rule] = limits.domain(domain).unwrap().find(&[entry]) else { panic!("one limit") };
             (String::from_utf8(rule.namespace.clone()).unwrap(), rule.name.clone())
         };
         for (domain, key, expected, name) in [

@@ -12,7 +12,7 @@
 //!
 //! A call that passes these and has a limit that cannot be served is not decided; the caller's rule for failures applies.
 
-use super::call::{Applied, Part, Refused};
+use super::call::{Applied, AppliedLimits, Part, Refused};
 use super::dynamic_metadata;
 use super::settings::Answering;
 use super::waits::{Tried, Waits};
@@ -52,8 +52,10 @@ pub struct CallContext<'a> {
 /// A limit of the call.
 #[derive(Clone, Copy)]
 struct Limit<'a> {
-    /// The position of its descriptor.
+    /// Its position among the limits of the call.
     at: usize,
+    /// The position of its descriptor.
+    descriptor: usize,
     shown: &'a RateLimit,
     part: Part,
     check: &'a LimitCheck,
@@ -76,16 +78,18 @@ impl Decision {
 }
 
 impl CallContext<'_> {
-    /// Answers a call within the given time; `applied` has the limit of each of its descriptors.
+    /// Answers a call within the given time; `of` has the limits of its descriptors.
     pub async fn answer(
         self,
         request: &RateLimitRequest,
-        applied: &[Applied],
+        of: &AppliedLimits,
         within: Duration,
     ) -> Result<(RateLimitResponse, Outcome), Refused> {
+        let AppliedLimits { all: applied, descriptors } = of;
         let deadline = Instant::now() + within;
+        let placed = applied.iter().zip(descriptors).enumerate();
         let limits: Vec<Limit<'_>> =
-            applied.iter().enumerate().filter_map(|(at, one)| self.limit(at, one)).collect();
+            placed.filter_map(|(at, (one, descriptor))| self.limit(at, *descriptor, one)).collect();
         let mut decisions: Vec<Option<Decision>> = vec![None; applied.len()];
         for Limit { at, part, check, .. } in &limits {
             decisions[*at] = match part {
@@ -128,10 +132,10 @@ impl CallContext<'_> {
         // The other limits of the call count, as callers let it pass unless they are told otherwise.
         let unserved = applied.iter().position(|one| *one == Applied::Unserved);
         match unserved.filter(|_| passes && !self.answering.shadow_mode) {
-            Some(at) => Err(Refused::Unserved(at)),
+            Some(at) => Err(Refused::Unserved(descriptors.get(at).copied().unwrap_or(at))),
             None => {
                 count(request, &limits, &decisions);
-                Ok(self.respond(request, applied, &limits, &decisions, passes))
+                Ok(self.respond(request, of, &limits, &decisions, passes))
             }
         }
     }
@@ -148,8 +152,9 @@ impl CallContext<'_> {
     ) -> Result<Option<HashSet<CountedKey>>, Refused> {
         loop {
             let mut keys: HashSet<_> = enforced.iter().map(|limit| limit.check.counted_key()).collect();
-            let joins =
-                |quota: &&Limit<'_>| !is_over(decisions, quota) && keys.insert(quota.check.counted_key());
+            let joins = |quota: &&Limit<'_>| {
+                !is_quota_over(limits, decisions, quota) && keys.insert(quota.check.counted_key())
+            };
             let joined: Vec<&Limit<'_>> = quotas.iter().filter(joins).collect();
             let tried: Vec<&Limit<'_>> = enforced.iter().chain(joined).collect();
             let checks: Vec<&LimitCheck> = tried.iter().map(|limit| limit.check).collect();
@@ -176,7 +181,7 @@ impl CallContext<'_> {
     /// a limit.
     fn quotas_deny(self, applied: &[Applied], limits: &[Limit<'_>], decisions: &[Option<Decision>]) -> bool {
         let mut quotas = limits.iter().filter(|limit| limit.part.quota && !limit.part.refund);
-        self.quotas_may_deny(applied, limits) && quotas.all(|limit| is_over(decisions, limit))
+        self.quotas_may_deny(applied, limits) && quotas.all(|quota| is_quota_over(limits, decisions, quota))
     }
 
     /// Whether the call is denied if all of its quotas are over.
@@ -187,11 +192,12 @@ impl CallContext<'_> {
     }
 
     /// The limit at this position, with the settings that hold for all.
-    fn limit<'a>(self, at: usize, applied: &'a Applied) -> Option<Limit<'a>> {
+    fn limit<'a>(self, at: usize, descriptor: usize, applied: &'a Applied) -> Option<Limit<'a>> {
         let Applied::Limit { shown, part, check, metadata, series } = applied else { return None };
         let Answering { shadow_mode, quota_mode, .. } = *self.answering;
         let part = Part { shadow: part.shadow || shadow_mode, quota: part.quota || quota_mode, ..*part };
-        Some(Limit { at, shown, part, check, metadata: metadata.as_deref(), series: series.as_deref() })
+        let (metadata, series) = (metadata.as_deref(), series.as_deref());
+        Some(Limit { at, descriptor, shown, part, check, metadata, series })
     }
 
     /// Charges all or none.
@@ -251,7 +257,7 @@ impl CallContext<'_> {
     fn respond(
         self,
         request: &RateLimitRequest,
-        applied: &[Applied],
+        AppliedLimits { all: applied, descriptors }: &AppliedLimits,
         limits: &[Limit<'_>],
         decisions: &[Option<Decision>],
         allowed: bool,
@@ -271,7 +277,10 @@ impl CallContext<'_> {
         // Most calls pass all of their limits, and wait for none.
         let is_over = !allowed || limits.iter().any(|limit| decided(limit).over);
         let waits = is_over.then(|| {
-            let tried = limits.iter().map(|&Limit { at, part, check, .. }| Tried { at, part, check });
+            let tried = limits.iter().map(|limit| {
+                let Limit { at, descriptor, part, check, .. } = *limit;
+                Tried { at, descriptor, part, check }
+            });
             Waits::of(self.embedded, &tried.collect::<Vec<_>>(), self.quotas_may_deny(applied, limits))
         });
         let wait_s = waits.as_ref().filter(|_| !allowed).and_then(Waits::of_call);
@@ -287,7 +296,8 @@ impl CallContext<'_> {
         let wait = wait_s.map(|wait_s| HeaderValue { key: name(), value: wait_s.to_string() });
         let mut headers: Vec<HeaderValue> = wait.into_iter().collect();
         headers.extend(self.limit_headers(&statuses, limits));
-        let passed = limits.iter().filter(|limit| statuses[limit.at].code() == Code::Ok);
+        let statuses = of_descriptors(descriptors, limits, &statuses);
+        let passed = limits.iter().filter(|limit| statuses[limit.descriptor].code() == Code::Ok);
         let dynamic_metadata = self
             .answering
             .dynamic_metadata
@@ -314,7 +324,8 @@ impl CallContext<'_> {
                 (name, _) => name.to_owned(),
             };
             let named: String = named.chars().map(|one| if is_plain(one) { one } else { '_' }).collect();
-            if !named.is_empty() && value.len() + named.len() < MAX_EXCEEDED_BYTES {
+            let is_listed = value.split(", ").any(|one| one == named);
+            if !named.is_empty() && !is_listed && value.len() + named.len() < MAX_EXCEEDED_BYTES {
                 value += if value.is_empty() { "" } else { ", " };
                 value += &named;
             }
@@ -327,11 +338,9 @@ impl CallContext<'_> {
         let Some(names) = &self.answering.response_headers else { return Vec::new() };
         let over = |limit: &&Limit<'_>| !limit.part.quota && statuses[limit.at].code() == Code::OverLimit;
         let budget = |limit: &Limit<'_>| budget(&statuses[limit.at]);
-        let nearest = limits.iter().reduce(|one, other| match budget(other).ends_before(&budget(one)) {
-            true => other,
-            false => one,
-        });
-        let Some(shown) = limits.iter().rfind(over).or(nearest) else { return Vec::new() };
+        let Some(shown) = limits.iter().rfind(over).or(nearest(limits.iter(), budget)) else {
+            return Vec::new();
+        };
         let reset = statuses[shown.at].duration_until_reset.map_or(0, |left| left.seconds);
         let Budget { limit, remaining, .. } = budget(shown);
         let values = [limit.to_string(), remaining.to_string(), reset.to_string()];
@@ -339,17 +348,28 @@ impl CallContext<'_> {
     }
 }
 
-/// Counts what each configured limit has decided by itself: one that would have passed counts as such, also if another one denies the call.
+/// Counts what the limits of each configured descriptor have decided by themselves: what would have passed counts as such, also if another
+/// descriptor denies the call. Of several limits the one that is over counts, or that of which the smallest share is left.
 fn count(request: &RateLimitRequest, limits: &[Limit<'_>], decisions: &[Option<Decision>]) {
-    for Limit { at, part, check, series, .. } in limits {
-        let Some((series, decision)) = series.zip(decisions.get(*at).copied().flatten()) else { continue };
+    for (descriptor, own) in request.descriptors.iter().enumerate() {
+        let of_descriptor = || limits.iter().filter(|limit| limit.descriptor == descriptor);
+        let budget = |limit: &Limit<'_>| {
+            let result = decisions[limit.at].map_or(ChargeResult::UNDECIDED, |decision| decision.result);
+            Budget { rule: 0, limit: result.limit, remaining: result.remaining, reset_ms: 0 }
+        };
+        let over = of_descriptor().find(|limit| is_over(decisions, limit));
+        let Some(Limit { at, part, check, series, .. }) = over.or_else(|| nearest(of_descriptor(), budget))
+        else {
+            continue;
+        };
+        let Some((series, decision)) = series.zip(decisions[*at]) else { continue };
         if part.refund {
             continue;
         }
         let Decision { result, over } = decision;
         let used = result.limit.saturating_sub(result.remaining);
         let decided = Decided { hits: check.cost, over, shadow: part.shadow, used, limit: result.limit };
-        let entries = request.descriptors.get(*at).into_iter().flat_map(|descriptor| &descriptor.entries);
+        let entries = own.entries.iter();
         series.count(decided, entries.map(|entry| entry.value.trim_ascii()));
     }
 }
@@ -362,6 +382,39 @@ fn is_plain(one: char) -> bool {
 /// Whether a limit was decided to be over.
 fn is_over(decisions: &[Option<Decision>], limit: &Limit<'_>) -> bool {
     decisions[limit.at].is_some_and(|decision| decision.over)
+}
+
+/// Whether a quota is over: one of the limits of its descriptor is.
+fn is_quota_over(limits: &[Limit<'_>], decisions: &[Option<Decision>], quota: &Limit<'_>) -> bool {
+    limits.iter().any(|limit| limit.descriptor == quota.descriptor && is_over(decisions, limit))
+}
+
+/// The limit of which the smallest share is left.
+fn nearest<'a, 'l: 'a>(
+    limits: impl Iterator<Item = &'a Limit<'l>>,
+    budget: impl Fn(&Limit<'l>) -> Budget,
+) -> Option<&'a Limit<'l>> {
+    limits.reduce(|one, other| if budget(other).ends_before(&budget(one)) { other } else { one })
+}
+
+/// The status of each descriptor: of its limits the one that is over, for the longest, or that of which the smallest share is left.
+fn of_descriptors(
+    descriptors: &[usize],
+    limits: &[Limit<'_>],
+    statuses: &[DescriptorStatus],
+) -> Vec<DescriptorStatus> {
+    let shown = |descriptor: usize| {
+        let own = || limits.iter().filter(|limit| limit.descriptor == descriptor);
+        let over = own().filter(|limit| statuses[limit.at].code() == Code::OverLimit);
+        let wait = |limit: &&Limit<'_>| {
+            statuses[limit.at].duration_until_reset.as_ref().map_or(0, |left| left.seconds)
+        };
+        over.max_by_key(wait).or_else(|| nearest(own(), |limit| budget(&statuses[limit.at])))
+    };
+    let all = descriptors.last().map_or(0, |last| last + 1);
+    let first = |descriptor| descriptors.iter().position(|of| *of == descriptor);
+    let place = |descriptor| shown(descriptor).map(|limit| limit.at).or_else(|| first(descriptor));
+    (0..all).filter_map(place).map(|at| statuses[at].clone()).collect()
 }
 
 fn left(deadline: Instant) -> Duration {

@@ -1,8 +1,8 @@
-//! Finds the limit of a request's descriptor.
+//! Finds the limits of a request's descriptor.
 //!
 //! Each entry of the descriptor selects a configured descriptor one level deeper: first the one with exactly this value, then
 //! the first with a matching pattern, then the one with only the key. The limit is that of the last entry. If it has no
-//! limit, or an entry matches nothing, the request is allowed.
+//! limit, or an entry matches nothing, the request is allowed. If it has several, each of them applies.
 
 use super::naming;
 use super::wire::{Entry, Unit};
@@ -26,7 +26,7 @@ pub struct Domain {
     pub level: Level,
 }
 
-/// The limit of a descriptor.
+/// A limit of a descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// The namespace of its identifiers.
@@ -45,7 +45,7 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// Positions of the entries whose values form the identifier.
     pub free: Vec<usize>,
-    /// Its metrics.
+    /// The metrics of its descriptor.
     pub series: Arc<LimitSeries>,
 }
 
@@ -99,7 +99,7 @@ struct Values {
 
 #[derive(Debug)]
 struct Node {
-    rule: Option<Arc<Rule>>,
+    rules: Vec<Arc<Rule>>,
     next: Level,
 }
 
@@ -111,19 +111,22 @@ struct Pattern {
 }
 
 impl Domain {
-    /// The limit that the entries select.
-    pub fn find(&self, entries: &[Entry]) -> Option<&Arc<Rule>> {
-        let (last, way) = entries.split_last()?;
-        let level = way.iter().try_fold(&self.level, |level, entry| Some(&level.node(entry)?.next))?;
-        level.node(last)?.rule.as_ref()
+    /// The limits that the entries select; none if they have no limit.
+    pub fn find(&self, entries: &[Entry]) -> &[Arc<Rule>] {
+        let find = || {
+            let (last, way) = entries.split_last()?;
+            let level = way.iter().try_fold(&self.level, |level, entry| Some(&level.node(entry)?.next))?;
+            Some(level.node(last)?.rules.as_slice())
+        };
+        find().unwrap_or_default()
     }
 
-    /// The limit that entries without an order select in some order, and the entries in that order. If several orders have a limit, the first in
+    /// The limits that entries without an order select in some order, and the entries in that order. If several orders have limits, the first in
     /// the order of keys applies. Visits each configured descriptor at most once; the keys are to differ.
-    pub fn find_unordered<'a>(&'a self, entries: &[Entry]) -> Option<(Vec<Entry>, &'a Arc<Rule>)> {
+    pub fn find_unordered<'a>(&'a self, entries: &[Entry]) -> Option<(Vec<Entry>, &'a [Arc<Rule>])> {
         let mut way = Vec::with_capacity(entries.len());
-        let rule = self.level.find_unordered(&mut entries.iter().collect(), &mut way)?;
-        Some((way.into_iter().cloned().collect(), rule))
+        let rules = self.level.find_unordered(&mut entries.iter().collect(), &mut way)?;
+        Some((way.into_iter().cloned().collect(), rules))
     }
 
     /// The check of a limit that counts on this namespace and identifier.
@@ -150,15 +153,9 @@ impl Rule {
 
 impl Level {
     /// Adds a descriptor; false if there is already one with this key and value.
-    pub fn insert(
-        &mut self,
-        key: String,
-        value: Option<String>,
-        rule: Option<Arc<Rule>>,
-        next: Level,
-    ) -> bool {
+    pub fn insert(&mut self, key: String, value: Option<String>, rules: Vec<Arc<Rule>>, next: Level) -> bool {
         let values = self.keys.entry(key).or_default();
-        let node = Node { rule, next };
+        let node = Node { rules, next };
         match value {
             None => {
                 let new = values.any.is_none();
@@ -175,12 +172,16 @@ impl Level {
         }
     }
 
-    fn find_unordered<'e>(&self, rest: &mut Vec<&'e Entry>, way: &mut Vec<&'e Entry>) -> Option<&Arc<Rule>> {
+    fn find_unordered<'e>(
+        &self,
+        rest: &mut Vec<&'e Entry>,
+        way: &mut Vec<&'e Entry>,
+    ) -> Option<&[Arc<Rule>]> {
         for at in 0..rest.len() {
             let entry = rest.remove(at);
             way.push(entry);
             let found = self.node(entry).and_then(|node| match rest.is_empty() {
-                true => node.rule.as_ref(),
+                true => (!node.rules.is_empty()).then_some(node.rules.as_slice()),
                 false => node.next.find_unordered(rest, way),
             });
             if found.is_some() {
@@ -234,7 +235,7 @@ mod tests {
     fn found(text: &str, descriptor: &[(&str, &str)]) -> String {
         let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let domain = limits.domain("d").unwrap();
-        match domain.find(&entries(descriptor)).map(|rule| rule.limit) {
+        match domain.find(&entries(descriptor)).first().map(|rule| rule.limit) {
             Some(Limit::Rate(rate)) => format!("{} {:?}", rate.requests, rate.unit),
             Some(Limit::Unlimited) => "unlimited".into(),
             Some(Limit::Unserved) => "unserved".into(),
@@ -391,7 +392,7 @@ descriptors:
         let domain = limits.domain("d").unwrap();
         let key = |descriptor: &[(&str, &str)]| {
             let entries = entries(descriptor);
-            let rule = domain.find(&entries).unwrap();
+            let [rule] = domain.find(&entries) else { panic!("one limit") };
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
             (text(rule.namespace.clone()), text(naming::identifier(&entries, &rule.free)))
         };
@@ -416,7 +417,8 @@ descriptors:
     #[test]
     fn a_repeated_pattern_is_found_among_many() {
         let mut level = Level::default();
-        let mut insert = |value: String| level.insert("k".to_owned(), Some(value), None, Level::default());
+        let mut insert =
+            |value: String| level.insert("k".to_owned(), Some(value), Vec::new(), Level::default());
         assert!((0..200_000).all(|number| insert(format!("p{number}*"))));
         assert!(!insert("p7*".to_owned()));
     }

@@ -1,6 +1,6 @@
 //! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`.
 
-use super::call::{self, Applied, Refused};
+use super::call::{self, Applied, AppliedLimits, Refused};
 use super::decide::{CallContext, Outcome};
 use super::files::Current;
 use super::naming::naming_of;
@@ -168,9 +168,9 @@ impl RateLimitService {
     }
 
     /// Refuses namespaces and costs that the caller's token does not allow.
-    fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
+    fn admit(&self, caller: &Caller, applied: &AppliedLimits) -> Result<(), Status> {
         let mut permission = permission::Request::default();
-        for applied in applied {
+        for applied in &applied.all {
             let Applied::Limit { check, .. } = applied else { continue };
             let refused = match permission.forbidden(caller, check, naming_of(&check.namespace)) {
                 None => continue,

@@ -5,6 +5,7 @@
 
 use super::call::Part;
 use crate::api::embedded::{CountedKey, EmbeddedLimiter, LimitCheck};
+use std::collections::BTreeSet;
 
 /// The shortest wait that is stated.
 const LEAST_S: u64 = 1;
@@ -20,8 +21,10 @@ pub(super) struct Waits<'a> {
 /// A limit that is tried again.
 #[derive(Clone, Copy)]
 pub(super) struct Tried<'a> {
-    /// The position of its descriptor.
+    /// Its position among the limits of the call.
     pub(super) at: usize,
+    /// The position of its descriptor.
+    pub(super) descriptor: usize,
     /// How it takes part, with the settings that hold for all.
     pub(super) part: Part,
     pub(super) check: &'a LimitCheck,
@@ -29,8 +32,8 @@ pub(super) struct Tried<'a> {
 
 /// What a limit needs.
 struct Needed {
-    /// The position of its descriptor.
     at: usize,
+    descriptor: usize,
     part: Part,
     /// Its cost is what is to fit.
     check: LimitCheck,
@@ -44,7 +47,7 @@ impl<'a> Waits<'a> {
         let needed = counting.map(|keyed_limit| {
             let (limit, _) = keyed_limit;
             let check = LimitCheck { cost: cost(keyed_limit, &keyed), ..limit.check.clone() };
-            Needed { at: limit.at, part: limit.part, check }
+            Needed { at: limit.at, descriptor: limit.descriptor, part: limit.part, check }
         });
         Waits { embedded, needed: needed.collect(), quotas_deny }
     }
@@ -58,7 +61,15 @@ impl<'a> Waits<'a> {
             let alone = self.needed.iter().filter(|needed| needed.part.denies_alone()).map(wait);
             let longest = alone.collect::<Option<Vec<u64>>>()?.into_iter().max().unwrap_or(from_ms);
             let quotas = || self.needed.iter().filter(|needed| needed.part.quota);
-            let first = if self.quotas_deny { quotas().filter_map(wait).min()? } else { from_ms };
+            let of_descriptor = |descriptor: usize| {
+                let waits = quotas().filter(|needed| needed.descriptor == descriptor).map(wait);
+                waits.collect::<Option<Vec<u64>>>()?.into_iter().max()
+            };
+            let descriptors: BTreeSet<usize> = quotas().map(|needed| needed.descriptor).collect();
+            let first = match self.quotas_deny {
+                true => descriptors.into_iter().filter_map(of_descriptor).min()?,
+                false => from_ms,
+            };
             // What was given back may end before another limit passes, so limits are read again from the later moment on.
             let next = longest.max(first).div_ceil(1_000);
             if next == wait_s {
@@ -68,7 +79,7 @@ impl<'a> Waits<'a> {
         }
     }
 
-    /// Seconds until the limit of the descriptor at this position passes; `None` if it never does.
+    /// Seconds until the limit at this position passes; `None` if it never does.
     pub(super) fn of_limit(&self, at: usize) -> Option<u64> {
         let needed = self.needed.iter().find(|needed| needed.at == at)?;
         let wait_ms = self.embedded.wait_ms(&needed.check, LEAST_S * 1_000)?;

@@ -1,5 +1,6 @@
 //! Limits of the rate-limit service: what each is, and what in their files has no effect.
 
+use super::order::one_or_list;
 use crate::api::rls::config::{MAX_FILE_BYTES, WRITTEN};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ pub fn described(files: &[(String, String)]) -> String {
             collect(document, &format!("{file}{domain}"), workspace, "", &mut found);
         }
     }
-    let limits = found.iter().filter_map(line).take(SHOWN);
+    let limits = found.iter().flat_map(lines).take(SHOWN);
     let lines = limits.chain(warnings(&found).into_iter().take(SHOWN));
     lines.map(|line| format!("\n  {line}")).collect()
 }
@@ -70,24 +71,34 @@ fn text(value: &Value, name: &str) -> String {
     }
 }
 
-fn line(found: &Found<'_>) -> Option<String> {
-    let limit = found.descriptor.get("rate_limit").filter(|limit| !limit.is_null())?;
-    let rate = match limit["unlimited"] == true {
-        true => "unlimited".to_owned(),
-        false => {
-            let times = text(limit, "unit_multiplier");
-            let times = if times.is_empty() || times == "1" { String::new() } else { format!("{times} ") };
-            format!("{} per {times}{}", text(limit, "requests_per_unit"), text(limit, "unit"))
-        }
-    };
+/// The limits of a descriptor: one, or a list.
+fn limits_of(descriptor: &Value) -> impl Iterator<Item = &Value> {
+    one_or_list(&descriptor["rate_limit"]).iter().filter(|limit| !limit.is_null())
+}
+
+/// One line about each limit.
+fn lines(found: &Found<'_>) -> Vec<String> {
     let shadow = if found.descriptor["shadow_mode"] == true { ", in shadow mode" } else { "" };
-    Some(format!("{}: {}: {rate}{shadow}", found.place, found.way))
+    let line = |limit: &Value| {
+        let rate = match limit["unlimited"] == true {
+            true => "unlimited".to_owned(),
+            false => {
+                let times = text(limit, "unit_multiplier");
+                let times =
+                    if times.is_empty() || times == "1" { String::new() } else { format!("{times} ") };
+                format!("{} per {times}{}", text(limit, "requests_per_unit"), text(limit, "unit"))
+            }
+        };
+        format!("{}: {}: {rate}{shadow}", found.place, found.way)
+    };
+    limits_of(found.descriptor).map(line).collect()
 }
 
 fn warnings(found: &[Found<'_>]) -> Vec<String> {
     let mut names: HashMap<(&str, String), usize> = HashMap::new();
-    for one in found {
-        let name = text(&one.descriptor["rate_limit"], "name");
+    for (one, limit) in found.iter().flat_map(|one| limits_of(one.descriptor).map(move |limit| (one, limit)))
+    {
+        let name = text(limit, "name");
         if !name.is_empty() {
             *names.entry((one.workspace, name)).or_default() += 1;
         }
@@ -95,22 +106,23 @@ fn warnings(found: &[Found<'_>]) -> Vec<String> {
     let mut lines = Vec::new();
     for one in found {
         let at = format!("warning: {}: {}", one.place, one.way);
-        let limit = &one.descriptor["rate_limit"];
         let has_more = one.descriptor["descriptors"].as_array().is_some_and(|list| !list.is_empty());
-        if limit.is_null() && !has_more && !one.exempts {
+        if limits_of(one.descriptor).next().is_none() && !has_more && !one.exempts {
             lines.push(format!("{at}: it has neither a rate_limit nor descriptors, so it limits nothing"));
         }
-        let name = text(limit, "name");
-        if names.get(&(one.workspace, name.clone())).is_some_and(|times| *times > 1) {
-            lines.push(format!(
-                "{at}: several limits have the name {name:?}, so it is the namespace of none: tokens, live control and rules of filters \
-                 do not reach them by it"
-            ));
-        }
-        for replaced in limit["replaces"].as_array().into_iter().flatten() {
-            let replaced = text(replaced, "name");
-            if !names.contains_key(&(one.workspace, replaced.clone())) {
-                lines.push(format!("{at}: replaces: no limit has the name {replaced:?}"));
+        for limit in limits_of(one.descriptor) {
+            let name = text(limit, "name");
+            if names.get(&(one.workspace, name.clone())).is_some_and(|times| *times > 1) {
+                lines.push(format!(
+                    "{at}: several limits have the name {name:?}, so it is the namespace of none: tokens, live control and rules of filters \
+                     do not reach them by it"
+                ));
+            }
+            for replaced in limit["replaces"].as_array().into_iter().flatten() {
+                let replaced = text(replaced, "name");
+                if !names.contains_key(&(one.workspace, replaced.clone())) {
+                    lines.push(format!("{at}: replaces: no limit has the name {replaced:?}"));
+                }
             }
         }
     }

@@ -634,6 +634,16 @@ fn files_of_the_aggregator_are_checked() {
     let limits = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: second, requests_per_unit: 1 } }]\n";
     let token = format!("- {{ name: shop, sha256: {}, workspace: default }}\n", "ab".repeat(32));
     check_said(limits, true, "valid: limits of the rate-limit service, domains: 1\n  d: k: 1 per second");
+    let several = limits.replace(
+        "{ unit: second, requests_per_unit: 1 }",
+        "[{ unit: second, requests_per_unit: 1 }, { unit: hour, requests_per_unit: 9 }]",
+    );
+    check_said(&several, true, "\n  d: k: 1 per second\n  d: k: 9 per hour");
+    check_said(
+        &several.replace("hour", "second"),
+        false,
+        "rate_limit[1]: it has the interval of another limit",
+    );
     check_said(&limits.replace("second", "fortnight"), false, "unit");
     check_said(&format!("{limits}---\n{limits}"), false, "d");
     check_said(&token, true, "valid: tokens, entries: 1\n  shop: application of workspace default, by token");

@@ -14,9 +14,10 @@ use weir_aggregator::api::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
 use weir_aggregator::api::rls::wire::{
     Descriptor, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
 };
-use weir_aggregator::api::{ApiSettings, rls};
+use weir_aggregator::api::{ApiSettings, Failure, LimitCheck, rls};
 use weir_aggregator::auth::{self, NewToken};
 use weir_aggregator::server::{ServeError, Server, Settings};
+use weir_core::model::exact::Algorithm;
 
 const LIMITS: &str = "
 domain: edge
@@ -33,6 +34,16 @@ descriptors:
     rate_limit: {unlimited: true}
   - key: banned
     rate_limit: {unit: month, requests_per_unit: 0}
+  - key: several
+    rate_limit:
+      - {name: weekly, unit: week, requests_per_unit: 2}
+      - {unit: month, requests_per_unit: 3}
+  - key: pool
+    quota_mode: true
+    rate_limit: [{unit: month, requests_per_unit: 5}, {unit: week, requests_per_unit: 1}]
+  - key: veiled
+    shadow_mode: true
+    rate_limit: [{unit: month, requests_per_unit: 5}, {unit: week, requests_per_unit: 1}]
   - key: vip
     rate_limit: {unit: month, requests_per_unit: 4, replaces: [{name: users}]}
 ";
@@ -127,6 +138,63 @@ async fn a_limit_is_held_and_shown() {
         "another user must have a separate count"
     );
     assert_eq!(service.weir.metric("weir_aggregator_rls_seconds_count"), 5.0);
+}
+
+/// A check of the second limit of `several`.
+fn of_the_month(identifier: &str, cost: u64) -> LimitCheck {
+    LimitCheck {
+        algorithm: Algorithm::Window,
+        workspace: b"default".to_vec(),
+        namespace: br"rls|edge|several|\-".to_vec(),
+        identifier: identifier.as_bytes().to_vec(),
+        duration_ms: 30 * 24 * 3_600_000,
+        hard_limit: false,
+        limit: 3,
+        cost,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_limits_of_a_descriptor_hold_together_and_show_the_one_that_ends_first() {
+    let service = Service::start(None).await;
+    let several: Entries = &[("several", "a")];
+    for left in [1, 0] {
+        let response = service.check(&[several]).await;
+        assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
+        assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().name, "weekly");
+    }
+    let response = service.check(&[several, &[("user", "a")]]).await;
+    assert_eq!(codes(&response), (OVER, vec![OVER, OK]), "one status for each descriptor");
+    let limit = response.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.name.as_str(), limit.unit(), limit.requests_per_unit), ("weekly", Unit::Week, 2));
+    let month = service.weir.server.embedded().decide(&[of_the_month("a", 0)], Failure::Deny, DEADLINE).await;
+    assert_eq!(month.results[0].remaining, 1, "a denied call charges none of them");
+    assert_eq!(remaining(&service.check(&[&[("user", "a")]]).await), [2]);
+    let counted = |what: &str| {
+        let name = format!("ratelimit_service_rate_limit_{what}{{domain=\"edge\",key1=\"several\"}}");
+        service.weir.metric(&name)
+    };
+    assert_eq!((counted("total_hits"), counted("over_limit")), (3.0, 1.0), "each call counts once");
+    // Two calls of another week leave the month used up.
+    let other: Entries = &[("several", "b")];
+    assert!(service.weir.server.embedded().charge_spent(&of_the_month("b", 3)));
+    let response = service.check(&[other]).await;
+    assert_eq!(codes(&response), (OVER, vec![OVER]));
+    assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Month);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_of_several_limits_is_over_once_one_of_them_is() {
+    let service = Service::start(None).await;
+    let (pool, veiled): (Entries, Entries) = (&[("pool", "a")], &[("veiled", "a")]);
+    assert_eq!(codes(&service.check(&[pool]).await), (OK, vec![OK]));
+    let response = service.check(&[pool]).await;
+    assert_eq!(codes(&response), (OVER, vec![OVER]));
+    assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Week);
+    for _ in 0..2 {
+        assert_eq!(codes(&service.check(&[veiled]).await), (OK, vec![OK]));
+    }
+    assert_eq!(service.decisions("shadow_denied"), 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,9 +82,9 @@ fn a_response_holds_the_limits_of_all_domains() {
     let limits = limits_in(&response(&configs), Domains::Unique).unwrap();
     assert_eq!(limits.len(), 2);
     let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
-    let found = limits.domain("one").unwrap().find(&[entry("outer", "x"), entry("k", "v")]).unwrap();
+    let found = limits.domain("one").unwrap().find(&[entry("outer", "x"), entry("k", "v")]).first().unwrap();
     assert_eq!((found.limit, found.quota, found.shadow), (rate(5, Unit::Minute), true, true));
-    let found = limits.domain("two").unwrap().find(&[entry("any", "x")]).unwrap();
+    let found = limits.domain("two").unwrap().find(&[entry("any", "x")]).first().unwrap();
     assert_eq!(found.limit, rate(0, Unit::Second), "a missing number is 0");
     assert_eq!(limits_in(&response(&[]), Domains::Unique).unwrap().len(), 0, "no policy is left");
 }
@@ -139,7 +139,7 @@ fn a_limit_that_cannot_be_served_concerns_no_other() {
     let limits = limits_in(&response(&configs), Domains::Unique).unwrap();
     let limit = |domain: &str, key: &str| {
         let entry = Entry { key: key.into(), value: b"x".to_vec() };
-        limits.domain(domain).unwrap().find(&[entry]).unwrap().limit
+        limits.domain(domain).unwrap().find(&[entry])[0].limit
     };
     assert_eq!(limit("one", "year"), rate(9, Unit::Year));
     assert_eq!((limit("one", "none"), limit("one", "new")), (Limit::Unserved, Limit::Unserved));
@@ -171,7 +171,7 @@ fn a_limit_with_a_field_of_a_later_version_is_not_served() {
     let limit = |keys: &[&str]| {
         let entries: Vec<_> =
             keys.iter().map(|key| Entry { key: (*key).into(), value: b"x".to_vec() }).collect();
-        limits.domain("d").unwrap().find(&entries).unwrap().limit
+        limits.domain("d").unwrap().find(&entries)[0].limit
     };
     assert_eq!((limit(&["k1"]), limit(&["k2", "k3"])), (Limit::Unserved, Limit::Unserved));
     assert_eq!(limit(&["k4"]), rate(5, Unit::Minute));
