@@ -5,8 +5,10 @@
 //! A few bytes of YAML can repeat a long text, by an alias or by the fields of another object (`<<`). What is repeated counts, each time,
 //! against bounds that all documents of a text share.
 
+mod places;
 mod writer;
 
+pub use places::line_of;
 pub use writer::write;
 
 use super::{Bounds, Path, Value};

@@ -4,9 +4,10 @@ use super::around;
 use super::bodies::{self, Chain};
 use super::conditions;
 use super::order;
+use super::quic;
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
-use weir_core::fields::yaml::Repeated;
+use weir_core::fields::yaml::{Repeated, line_of};
 use weir_core::rules::{
     Config, Parse, PathSetting, PluginConfig, STAND_IN, Written, path_settings, recognise, static_clusters,
     underscore_managers,
@@ -31,8 +32,28 @@ pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report
     report
 }
 
+/// A document of a text.
+pub struct Text<'a> {
+    /// The whole text.
+    pub text: &'a str,
+    /// The document's number from 0.
+    pub document: usize,
+}
+
+impl Text<'_> {
+    /// Where the value at a path stands, to be appended to a sentence; empty if the text does not have it.
+    fn at(&self, path: &str) -> String {
+        line_of(self.text, self.document, path).map(|line| format!(", at line {line}")).unwrap_or_default()
+    }
+}
+
 /// Validates all configurations of the filter in a document, and finds fields that are given twice.
-pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::Value) -> Report {
+pub fn judge_document(
+    place: &Place,
+    text: &Text<'_>,
+    repeated: &[Repeated],
+    json: &serde_json::Value,
+) -> Report {
     let mut report = Report::default();
     let written = recognise(json);
     // Also a `Kustomization`, whose field `resources` an Envoy configuration has too.
@@ -51,6 +72,7 @@ pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::V
                 underscores: underscore_managers(json),
                 document: json,
                 plugins: &plugins,
+                text,
             };
             for plugin in &plugins {
                 let place = Place { path: plugin.path.clone(), ..place.clone() };
@@ -79,6 +101,7 @@ struct Around<'a> {
     underscores: Vec<String>,
     document: &'a serde_json::Value,
     plugins: &'a [PluginConfig],
+    text: &'a Text<'a>,
 }
 
 /// Validates a filter's configuration by itself, and against the document that contains it.
@@ -94,7 +117,7 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
             return report;
         }
     };
-    let Around { clusters, settings, underscores, document, plugins } = around;
+    let Around { clusters, settings, underscores, document, plugins, text } = around;
     let cluster =
         clusters.as_deref().and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let http2 = around::without_http2(document, &config.aggregator.cluster)
@@ -111,10 +134,12 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
         let warnings = of_rules(&json).chain(warnings);
         let warnings = warnings.chain(around::warnings(&config, document, plugin, plugins));
         let warnings = warnings.chain(order::warnings(document, plugin));
+        let warnings = warnings.chain(quic::warnings(&json, document, plugin, |path| text.at(path)));
         let warnings = warnings.chain(bodies::warnings(&config, &json, &namespaces)).chain(around);
         report.accept(place.clone(), summary(&config, &json) + &listed(warnings));
     }
     for (path, message) in late {
+        let message = message + &text.at(&path);
         report.reject(Place { path, ..place.clone() }, "", message);
     }
     for (path, message) in wrong.into_iter().flatten() {

@@ -6,7 +6,7 @@
 //! object, so that an error always names what is expected.
 //!
 //! - `judge` checks what is in a file, `conditions` what looks like a pattern and is none, `around` cluster and connection manager,
-//!   `order` the filters around it, and `bodies` those that parse bodies; `others` finds out which file of the aggregator a text is, `limits` and
+//!   `order` the filters around it, `quic` its listener, and `bodies` those that parse bodies; `others` finds out which file of the aggregator a text is, `limits` and
 //!   `tokens` check it. `summary` describes what is valid, and `report` has the result.
 
 mod around;
@@ -16,6 +16,7 @@ mod judge;
 mod limits;
 mod order;
 mod others;
+mod quic;
 mod report;
 mod summary;
 #[cfg(test)]
@@ -25,7 +26,7 @@ mod tokens;
 pub use report::Report;
 
 use crate::auth::begins_with_a_token;
-use judge::{judge_document, judge_text};
+use judge::{Text, judge_document, judge_text};
 use others::Other;
 use report::Place;
 use std::io::Read;
@@ -100,7 +101,10 @@ pub fn check_text(text: &[u8]) -> Report {
         }
         report.append(match others::check_config_map(&place, &json) {
             Some(limits) => limits,
-            None => judge_document(&place, &document.repeated, &json),
+            None => {
+                let text = Text { text: std::str::from_utf8(text).unwrap_or_default(), document: number - 1 };
+                judge_document(&place, &text, &document.repeated, &json)
+            }
         });
     }
     if report.is_empty() {

@@ -602,7 +602,26 @@ fn a_parser_of_bodies_after_the_filter_is_an_error() {
         );
         check_said(&moved, false, "and requests pass it after Weir; expected a place before Weir");
         check_said(&moved, false, "filter_chains[0].filters[0].typed_config.http_filters[");
+        let named = parser.lines().find(|line| line.contains("- name: ")).unwrap();
+        let line = moved.lines().position(|line| line == named).unwrap() + 1;
+        check_said(&moved, false, &format!("expected a place before Weir, at line {line}"));
     }
+}
+
+#[test]
+fn costs_that_http_3_does_not_settle_are_warned_of_with_the_line() {
+    let usual = example("llm-budgets", &[]);
+    assert!(!valid(&usual).contains("HTTP/3"), "{}", valid(&usual));
+    let (before, after) = usual.split_once("      filter_chains:\n").unwrap();
+    let quic = format!(
+        "{before}      udp_listener_config:\n        quic_options: {{}}\n      filter_chains:\n{after}"
+    );
+    let line = before.lines().count() + 1;
+    let report = valid(&quic);
+    let expected = format!(
+        "warning: rules[0].cost.usage: static_resources.listeners[0].udp_listener_config, at line {line}, serves HTTP/3"
+    );
+    assert!(report.contains(&expected), "{report}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub fn evaded(config: &Config, json: &Value, is_of_body: impl Fn(&str) -> bool) 
     })?;
     Some(format!(
         "warning: rules[{at}].match.metadata: a request whose body is not parsed, such as a batch, a large or a compressed one, does not \
-         meet it; add a rule with present: false on metadata of {namespace} that is enforced for all such requests, with no higher limit"
+         meet it; add a rule with present: false on metadata of {namespace} that is enforced for all such requests, with no higher limit for what they cost"
     ))
 }
 
@@ -71,19 +71,36 @@ impl<'a> RuleOfBody<'a> {
             && (is_ledger || self.is_no_higher(evaded))
     }
 
-    /// Whether no identifier has a higher limit than under `evaded`, or none.
+    /// Whether no identifier passes more requests in a time than under `evaded`: by limit and cost, or by the same limit at no lower cost.
     fn is_no_higher(&self, evaded: &RuleOfBody<'_>) -> bool {
         let (own_ms, other_ms) = (self.rule.duration_ms, evaded.rule.duration_ms);
-        let is_within = |own: u64, other: u64| {
-            u128::from(own) * u128::from(other_ms) <= u128::from(other) * u128::from(own_ms)
+        let (own_cost, other_cost) = match self.json["cost"] == evaded.json["cost"] {
+            true => (1, 1),
+            false => (self.costs().0, evaded.costs().1),
         };
-        let is_same = |field: &str| self.json[field] == evaded.json[field] && own_ms >= other_ms;
+        let product = |limit: u64, ms: u64, cost: u64| {
+            u128::from(limit).saturating_mul(u128::from(ms)).saturating_mul(u128::from(cost))
+        };
+        let is_within =
+            |own: u64, other: u64| product(own, other_ms, other_cost) <= product(other, own_ms, own_cost);
+        let is_same = |field: &str| {
+            self.json[field] == evaded.json[field] && own_ms >= other_ms && own_cost >= other_cost
+        };
         let ((_, highest), (lowest, _)) = (self.limits(), evaded.limits());
         // An override without a limit exempts.
         let is_low = |limit: Option<u64>| limit.is_some_and(|limit| is_within(limit, lowest));
         let is_high = |limit: Option<u64>| limit.is_none_or(|limit| is_within(highest, limit));
         let are_sound = self.overrides().all(is_low) && evaded.overrides().all(is_high);
         (is_same("limit") || is_within(highest, lowest)) && (is_same("overrides") || are_sound)
+    }
+
+    /// The least and the most that a request costs, as far as that is known before its response: what that settles is taken for 1.
+    fn costs(&self) -> (u64, u64) {
+        match &self.rule.cost {
+            Cost::Fixed(cost) => (*cost, *cost),
+            Cost::Request(cost) => (1, cost.max),
+            Cost::Response(_) | Cost::When(_) | Cost::Usage(_) => (1, 1),
+        }
     }
 
     /// The limits of its overrides, of which one may exempt.
