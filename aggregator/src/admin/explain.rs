@@ -4,7 +4,7 @@
 use super::control::{self, Limits, namespace_of};
 use super::exact;
 use super::query::KeyQuery;
-use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Window};
+use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Reservation, Window};
 use crate::controls::NAME_THE_DIGEST;
 use crate::region::services::Services;
 use crate::region::status::counters;
@@ -200,12 +200,15 @@ fn window(
     let (parts, usage) = (key.key.parts(), limits.explained(key, control));
     let at = Position::at(now, parts.cell_ms());
     let here = services.status.streams.nodes();
+    let reserved = reserved(key, &here, now);
     Window {
         duration_ms: parts.duration_ms,
         epoch: parts.epoch,
         resolution: parts.resolution,
         used: usage.used,
         global_others: usage.global_others,
+        reserved: reserved.iter().map(|of| of.amount).fold(0, u64::saturating_add),
+        reservations: reserved.into_iter().take(MAX_COMPONENTS).collect(),
         limit: usage.limit,
         remaining: usage.limit.map(|limit| limit.saturating_sub(usage.used)),
         passes: usage.limit.map(|_| usage.wait_ms == Some(0)),
@@ -214,6 +217,20 @@ fn window(
         cells: key.cells.iter().map(|state| cell(services, &here, state, &at, now)).collect(),
         ..Window::default()
     }
+}
+
+/// What the nodes that are connected `here` have reserved of a key, highest first. Those that have left settle nothing any more.
+fn reserved(key: &Explained, here: &BTreeSet<NodeId>, now: UnixMs) -> Vec<Reservation> {
+    let held = key.reserved.iter().filter(|held| here.contains(&held.node) && held.may_last(now));
+    let mut reserved: Vec<Reservation> = held
+        .map(|held| Reservation {
+            node: held.node.to_string(),
+            amount: held.amount,
+            age_ms: now.0.saturating_sub(held.read.0),
+        })
+        .collect();
+    reserved.sort_by_key(|held| std::cmp::Reverse(held.amount));
+    reserved
 }
 
 fn cell(services: &Services, here: &BTreeSet<NodeId>, state: &CellState, at: &Position, now: UnixMs) -> Cell {

@@ -134,6 +134,10 @@ pub struct Window {
     pub used: u64,
     /// The part of `used` that other regions used.
     pub global_others: u64,
+    /// What the Envoys and the API that are connected here have reserved for work whose cost is not known yet. It is no part of `used`.
+    pub reserved: u64,
+    /// Who has reserved it, highest first; the first 100.
+    pub reservations: Vec<Reservation>,
     /// The limit of live control, or else the lowest limit applied in the newest cell; absent if none is known.
     pub limit: Option<u64>,
     /// What is left of the limit.
@@ -153,6 +157,18 @@ pub struct Window {
     pub rules: Vec<Rule>,
     /// By sequence.
     pub cells: Vec<Cell>,
+}
+
+/// What a node has reserved of a key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reservation {
+    /// The node.
+    pub node: String,
+    /// What it has reserved.
+    pub amount: u64,
+    /// Milliseconds since that changed.
+    pub age_ms: u64,
 }
 
 /// A denial that shadow mode prevents.

@@ -3,6 +3,7 @@
 use super::key_state::{KeyState, LiveLimit};
 use super::keys::Keys;
 use super::plausibility::{Refused, checked_own, most_by_now};
+use super::reserved::Reserved;
 use super::subscribers::Subscribers;
 use super::work::Errand;
 use super::{Region, ReportResult};
@@ -174,6 +175,10 @@ impl Region {
         let peer = self.nodes.peer_of(node);
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, node, count.sequence, now)?;
+        if count.reserved_ms > 0 {
+            let reserved = Reserved { node, amount: count.reserved, read: UnixMs(count.reserved_ms) };
+            state.reserved.note(reserved, now);
+        }
         let incarnation = self.backing.incarnation();
         let became_hot = self.work.note_limit(slot, count.sequence, state, count.limit, incarnation);
         let configured = count.configured.unwrap_or(count.limit);

@@ -4,6 +4,7 @@ use super::cell::others::RegionSet;
 use super::cell::sharing::{Sharing, Standing};
 use super::cell::{CellState, Load, MAX_NODES_A_KEY, Peer, Usage};
 use super::plausibility::{MAX_WINDOW_SKEW, Refused};
+use super::reserved::ReservedAmounts;
 use super::shares::Lineage;
 use crate::model::key::{Key, KeyParts, NodeId};
 use crate::model::time::UnixMs;
@@ -27,6 +28,7 @@ pub(super) struct KeyState {
     followers: SmallVec<[(NodeId, u64); 1]>,
     pub(super) sharing: Sharing,
     pub(super) newest_limit: NewestLimit,
+    pub(super) reserved: ReservedAmounts,
 }
 
 /// The limit that was applied last to a key, by any node, and the one that applies without live control: a register in which the latest
@@ -133,7 +135,8 @@ impl KeyState {
         let (cell_ms, resolution) = (parts.cell_ms(), parts.resolution.max(1));
         let sharing = Sharing { lineage, ..Sharing::default() };
         let (cells, followers, newest_limit) = (Vec::new(), SmallVec::new(), NewestLimit::default());
-        KeyState { cell_ms, resolution, cells, followers, sharing, newest_limit }
+        let reserved = ReservedAmounts::default();
+        KeyState { cell_ms, resolution, cells, followers, sharing, newest_limit, reserved }
     }
 
     /// Whether other regions receive its counts, once they are large enough.

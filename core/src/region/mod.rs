@@ -39,6 +39,7 @@ pub mod log;
 pub mod nodes;
 mod plausibility;
 mod replay;
+mod reserved;
 pub mod shares;
 mod subscribers;
 pub mod top;
@@ -64,6 +65,7 @@ pub use global::publish::ImportedCell;
 pub use key_state::{LiveLimit, SHORTEST_PUBLISHED_MS};
 pub use plausibility::{MAX_WINDOW_SKEW, MOST_A_SECOND, Refused};
 pub use replay::{HotCell, Proposed};
+pub use reserved::Reserved;
 
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,8 @@ pub struct KeyCells {
     pub cells: Vec<CellState>,
     /// The limit that was applied last; `None` if it is not known, but only the lowest one of each cell.
     pub newest_limit: Option<u64>,
+    /// What nodes that report here have reserved of it, as they reported it last.
+    pub reserved: Vec<Reserved>,
 }
 
 /// Counters and gauges for metrics.
@@ -201,6 +205,7 @@ impl Region {
                 key: key.clone(),
                 cells: state.cells().to_vec(),
                 newest_limit: state.newest_limit.limit(),
+                reserved: state.reserved.held().collect(),
             })
             .collect()
     }

@@ -120,6 +120,16 @@ fn of_window(window: &Window) -> Vec<String> {
     if window.global_others > 0 {
         lines.push(format!("  {} of that by other regions", count(window.global_others)));
     }
+    if window.reserved > 0 {
+        let nodes = match window.reservations.len() {
+            1 => "1 node".to_owned(),
+            several => format!("{} nodes", count(several as u64)),
+        };
+        lines.push(format!(
+            "  {} reserved beside that by {nodes}, until the cost of the work is known",
+            count(window.reserved)
+        ));
+    }
     for rule in &window.rules {
         let shadow = if rule.shadow { ", in shadow mode: never denies" } else { "" };
         lines.push(format!("  rule {}, {} before overrides{shadow}", plain(&rule.name), count(rule.limit)));

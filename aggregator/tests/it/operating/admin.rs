@@ -1,6 +1,6 @@
 //! Tests of the admin listener: health, readiness, metrics, the status page and its data, and slow clients.
 
-use crate::support::http::put;
+use crate::support::http::{Client, put};
 use crate::support::server::{DEADLINE, Weir, settings, start, start_with, until};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -464,6 +464,56 @@ async fn with_rule(rule: FilterFrame) -> (tempfile::TempDir, Weir, crate::suppor
     (folder, weir, peer)
 }
 
+/// What is reserved stands beside what is used, for an Envoy and for the API, as long as they are connected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_reserved_is_explained_beside_what_is_used() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, false).await;
+    let holding = |id: u64, own: u64, reserved: u64, ms: u64| {
+        let now = weir.server.services().now().0;
+        let counts = vec![Count { reserved, reserved_ms: now - 1_000 + ms, ..weir.count("alice", own) }];
+        FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }
+    };
+    peer.send(holding(1, 30, 500, 1)).await;
+    peer.next_with(|frame| frame.ack).await;
+    let query = "namespace=api&identifier=alice";
+    let (window, body) = explained(&weir, query).await;
+    assert_eq!((&window["used"], &window["reserved"]), (&json!(30), &json!(500)), "{body}");
+    let [holder] = &window["reservations"].as_array().unwrap()[..] else { panic!("{body}") };
+    let node = crate::support::server::node(1).to_string();
+    assert_eq!((&holder["node"], &holder["amount"]), (&json!(node), &json!(500)));
+    let lines = |body: Value| {
+        weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(body).unwrap())
+    };
+    assert!(lines(body).iter().any(|line| line.contains("500 reserved beside that by 1 node")));
+    let mut client = Client::connect(&weir).await;
+    let request = json!({"id": "one", "namespace": "api", "identifier": "alice", "limit": 1_000, "duration": "1h",
+                         "cost": 70, "timeout": "5s"});
+    assert_eq!(client.post("/v1/reserve", &request).await.body["allowed"], true);
+    let reserved = async || {
+        let (window, _) = explained(&weir, query).await;
+        assert!(window["used"].as_u64().unwrap() >= 30, "{window}");
+        window["reserved"].as_u64().unwrap()
+    };
+    let until_shown = async |what: &str, expected: u64| {
+        let began = Instant::now();
+        while reserved().await != expected {
+            assert!(began.elapsed() < DEADLINE, "{what}: {:?}", reserved().await);
+        }
+    };
+    until_shown("the API's reservation is added", 570).await;
+    assert_eq!(client.post("/v1/settle", &json!({"id": "one", "cost": 4})).await.status, 200);
+    until_shown("it is settled", 500).await;
+    peer.send(holding(2, 90, 0, 2)).await;
+    peer.next_with(|frame| frame.ack).await;
+    assert_eq!(reserved().await, 0);
+    peer.send(holding(3, 90, 60, 3)).await;
+    peer.next_with(|frame| frame.ack).await;
+    assert_eq!(reserved().await, 60);
+    drop(peer);
+    until_shown("an Envoy that left settles nothing", 0).await;
+}
+
 #[tokio::test]
 async fn keys_that_a_shadow_rule_would_deny_pass() {
     let (_folder, weir, mut peer) = with_rule(counters(true, 500, 0)).await;
@@ -590,7 +640,7 @@ async fn refused_filters_are_shown_and_apis_are_no_envoys() {
     let mut peer = crate::support::server::Peer::try_open(weir.connect().await, Some("guess")).await.unwrap();
     peer.refused().await;
     let check = json!({"namespace": "n", "identifier": "a", "limit": 5, "duration": "1h", "timeout": "5s"});
-    crate::support::http::Client::connect(&weir).await.post("/v1/check", &check).await;
+    Client::connect(&weir).await.post("/v1/check", &check).await;
     let parts = admin::parts::parts(weir.server.services());
     assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
     assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");

@@ -5,7 +5,7 @@ use super::deferred::Reserve;
 use super::item::Item;
 use super::judge::{Basis, Obstacle, is_strict};
 use super::lease::{self, NewLease, settle_into, take_lease};
-use super::outbox::{Row, row};
+use super::outbox::{Reserved, Row, row};
 use super::transact::{Done, Failed, Make, Subject};
 use super::trial::{Judged, RAISED_MS, Trial};
 use super::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot};
@@ -168,6 +168,9 @@ impl Local {
         self.note_charged(item, slot.as_ref(), &judged, judged.verdict.ok(), &done, now);
         let (budget, spent) = self.conclude(item, check, judged, &done, now.mono)?;
         let reserve = Reserve { amount: item.cost, held: spent.reserved, overflow: done.overflow };
+        if spent.reserved {
+            self.note_reserved(&done.entry, now);
+        }
         self.opened(item, check, reserve, now);
         Ok(Budget { remaining: budget.remaining.saturating_add(spent.leased), ..budget })
     }
@@ -231,6 +234,9 @@ impl Local {
         self.opened(item, check, Reserve { amount: item.cost, held, overflow }, now);
         if let Ok(done) = ended {
             self.note_cells(&done.entry, now.mono);
+            if held {
+                self.note_reserved(&done.entry, now);
+            }
         }
     }
 
@@ -318,6 +324,16 @@ impl Local {
     pub(super) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
         let which = |_, cell: &Cell| !cell.without_baseline && cell.is_unreported();
         self.note_where(entry, now, UnixMs(0), which);
+    }
+
+    /// Queues what is reserved of the entry for deferred costs, as it has changed. A cell that waits for its baseline is in a report already.
+    pub(super) fn note_reserved(&mut self, entry: &Entry, now: Now) {
+        if entry.current.without_baseline {
+            return;
+        }
+        let reserved = Some(Reserved { at: now.unix, amount: entry.deferred() });
+        let row = row(entry, self.table.key(), entry.sequence, &entry.current);
+        self.outbox.note(&Row { reserved, ..row }, now.mono);
     }
 
     fn note_where(

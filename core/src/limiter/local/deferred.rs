@@ -294,7 +294,12 @@ impl Local {
         };
         let subject = Subject { fingerprint: charge.fingerprint, key: Some(&charge.key), make: Make::Always };
         match self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change) {
-            Ok(done) => self.note_cells(&done.entry, now.mono),
+            Ok(done) => {
+                self.note_cells(&done.entry, now.mono);
+                if held {
+                    self.note_reserved(&done.entry, now);
+                }
+            }
             Err(Failed::Exhausted | Failed::Absent) => {
                 // What is not settled stays reserved, and counts as spent when the reservation expires.
                 if self.deferred.again.len() < MAX_DEFERRED_REQUESTS {

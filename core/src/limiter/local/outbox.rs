@@ -33,6 +33,15 @@ pub(super) struct Row<'a> {
     pub(super) region_others: u64,
     /// Whether the region has refused a count of the key before.
     pub(super) unstored: bool,
+    /// What is reserved for deferred costs, if it has changed.
+    pub(super) reserved: Option<Reserved>,
+}
+
+/// What is reserved of a key at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reserved {
+    pub(super) at: UnixMs,
+    pub(super) amount: u64,
 }
 
 /// Results of the rows of an acknowledged report.
@@ -69,6 +78,7 @@ struct QueuedCell {
     without_baseline: bool,
     region_others: u64,
     unstored: bool,
+    reserved: Option<Reserved>,
 }
 
 /// A cell whose count the region has stored.
@@ -126,6 +136,8 @@ impl Outbox {
             }
             held.region_others = held.region_others.max(row.region_others);
             held.unstored |= row.unstored;
+            let is_newer = |reserved: &Reserved| held.reserved.is_none_or(|held| held.at <= reserved.at);
+            held.reserved = row.reserved.filter(is_newer).or(held.reserved);
             return;
         }
         if self.rows.len() >= MAX_ROWS {
@@ -144,6 +156,7 @@ impl Outbox {
             without_baseline: row.without_baseline,
             region_others: row.region_others,
             unstored: row.unstored,
+            reserved: row.reserved,
         });
         self.keys.extend_from_slice(row.key);
         self.since.get_or_insert(now);
@@ -294,12 +307,14 @@ impl QueuedCell {
             without_baseline: self.without_baseline,
             region_others: self.region_others,
             unstored: self.unstored,
+            reserved: self.reserved,
         }
     }
 }
 
 impl Row<'_> {
     fn count(&self) -> wire::Count {
+        let reserved = self.reserved.unwrap_or_default();
         wire::Count {
             key: self.key.to_vec(),
             sequence: self.sequence,
@@ -309,6 +324,8 @@ impl Row<'_> {
             region_others: self.region_others,
             applied_ms: self.applied.0,
             configured: self.configured,
+            reserved: reserved.amount,
+            reserved_ms: reserved.at.0,
         }
     }
 }
@@ -326,6 +343,7 @@ pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) 
         without_baseline: cell.without_baseline,
         region_others: 0,
         unstored: entry.unstored,
+        reserved: None,
     }
 }
 
@@ -347,6 +365,7 @@ mod tests {
             without_baseline: false,
             region_others: 0,
             unstored: false,
+            reserved: None,
         }
     }
 
@@ -388,6 +407,19 @@ mod tests {
         outbox.note(&evicted(2), MonoMs(5));
         outbox.broken();
         assert_eq!(rows_of(&mut outbox), [(2, true)], "a row that waited is newer");
+    }
+
+    #[test]
+    fn what_is_reserved_is_reported_as_it_was_last() {
+        let reserved =
+            |ms, amount| Row { reserved: Some(Reserved { at: UnixMs(ms), amount }), ..row(b"a", 1) };
+        let mut outbox = Outbox::default();
+        let rows = [row(b"a", 1), reserved(5, 70), reserved(7, 0), reserved(6, 30), row(b"a", 2)];
+        rows.iter().for_each(|row| outbox.note(row, MonoMs(1)));
+        let mut reports = vec![];
+        outbox.take(false, MonoMs(6), &mut reports);
+        let [count] = &reports[0].counts[..] else { panic!("{reports:?}") };
+        assert_eq!((count.own, count.reserved, count.reserved_ms), (2, 0, 7));
     }
 
     #[test]

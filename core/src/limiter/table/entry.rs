@@ -322,6 +322,12 @@ impl Entry {
         self.reservations.iter().any(open)
     }
 
+    /// What is reserved for deferred costs.
+    pub fn deferred(&self) -> u64 {
+        let deferred = self.reservations.iter().filter(|held| held.tag.kind == ReservationKind::Deferred);
+        deferred.map(|held| held.amount).fold(0, u64::saturating_add)
+    }
+
     /// Merges the region's counts by max. A cell without a baseline gets it, once, if the snapshot `sends_baseline`: then it contains all
     /// that the region has of this process. True if anything but a time changed.
     pub fn merge(&mut self, snapshot: &wire::Snapshot, sends_baseline: bool, now: MonoMs) -> bool {

@@ -7,6 +7,7 @@ use crate::limiter::{Cause, Check, Decision, Limiter, Outcome, Policy};
 use crate::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyParts};
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
+use std::vec;
 use std::vec::Vec;
 
 const WITHIN_MS: u32 = 600_000;
@@ -71,6 +72,51 @@ fn a_request_in_flight_holds_its_reserve() {
     assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 10, 4)).1), Cause::Limit);
     world.settle((0, 1), third, 0);
     assert_eq!(world.spent_and_reserved(&key), (31, 0));
+}
+
+/// What the aggregator shows as reserved, by process.
+fn shown_as_reserved(world: &World, key: &Key) -> Vec<u64> {
+    let parts = key.parts();
+    let explained = world.regions[0].explain(parts.workspace, parts.namespace, parts.identifier);
+    let mut amounts: Vec<u64> =
+        explained.iter().flat_map(|key| &key.reserved).map(|reserved| reserved.amount).collect();
+    amounts.sort_unstable();
+    amounts
+}
+
+#[test]
+fn the_aggregator_shows_what_is_reserved_and_counts_what_is_settled() {
+    let mut world = World::connected(2, 2);
+    let key = key("a", HOUR);
+    let first = world.begins(0, 0, deferred_check(&key, 1_000, 40)).unwrap();
+    let second = world.begins(0, 1, deferred_check(&key, 1_000, 50)).unwrap();
+    let other = world.begins(1, 0, deferred_check(&key, 1_000, 7)).unwrap();
+    world.run(200);
+    assert_eq!(shown_as_reserved(&world, &key), [7, 90], "of all workers of a process together");
+    let sequence = world.entry(0, &key).unwrap().sequence;
+    assert_eq!(world.regional(&key, sequence).0, 0, "what is reserved is no use");
+    world.settle((0, 0), first, 3);
+    world.settle((1, 0), other, 200);
+    world.run(200);
+    assert_eq!(shown_as_reserved(&world, &key), [50]);
+    assert_eq!(world.regional(&key, sequence).0, 203);
+    world.settle((0, 1), second, 0);
+    world.run(200);
+    assert!(shown_as_reserved(&world, &key).is_empty(), "also where nothing is charged");
+}
+
+#[test]
+fn what_is_reserved_under_several_limits_is_shown_and_so_is_what_expires() {
+    let mut world = World::connected(1, 1);
+    let keys = [key("a", HOUR), key("b", HOUR)];
+    let checks: Vec<Check<'_>> = keys.iter().map(|key| deferred_check(key, 100, 10)).collect();
+    let (id, outcome) = world.request(0, 0, &checks);
+    assert!(allowed(&world.wait_for(id, outcome).1));
+    world.run(200);
+    let shown = |world: &World| keys.each_ref().map(|key| shown_as_reserved(world, key));
+    assert_eq!(shown(&world), [vec![10], vec![10]]);
+    world.run(u64::from(WITHIN_MS) + 200);
+    assert!(shown(&world).iter().all(Vec::is_empty), "then it is used");
 }
 
 #[test]

@@ -222,6 +222,7 @@ function factsOf(window, own) {
     fact("Limit", window.limit === null || window.limit === undefined ? "unknown" : words.count(window.limit)),
     fact("Rules, before overrides", rules.length > 0 ? rules.join(", ") : "none reported"),
     fact("Used by other regions", words.count(window.global_others)),
+    ...(window.reserved > 0 ? [fact("Reserved, not used yet", words.count(window.reserved))] : []),
     ...own.map((sentence) => fact("Live control", sentence)),
   ];
 }
