@@ -220,7 +220,7 @@ fn window(
 }
 
 /// What the nodes that are connected `here` have reserved of a key, highest first. Those that have left settle nothing any more.
-fn reserved(key: &Explained, here: &BTreeSet<NodeId>, now: UnixMs) -> Vec<Reservation> {
+fn reserved(key: &KeyCells, here: &BTreeSet<NodeId>, now: UnixMs) -> Vec<Reservation> {
     let held = key.reserved.iter().filter(|held| here.contains(&held.node) && held.may_last(now));
     let mut reserved: Vec<Reservation> = held
         .map(|held| Reservation {

@@ -25,6 +25,7 @@ pub struct Reserved {
 
 /// What all nodes have reserved of a key. Few keys have anything.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::box_collection, reason = "a key without any has a pointer alone")]
 pub(super) struct ReservedAmounts(Option<Box<Vec<Reserved>>>);
 
 impl ReservedAmounts {

@@ -8,6 +8,7 @@ use super::check::{Answer, LimitCheck};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio::sync::watch;
 use weir_core::limiter::MAX_DEFERRED_REQUESTS;
+use weir_core::model::key::Namespace;
 use weir_core::model::room::ByNamespace;
 use weir_core::model::time::{MonoMs, UnixMs};
 
@@ -154,6 +155,13 @@ struct Ended {
     of_parts: BTreeSet<(Vec<u8>, Vec<u8>, u64)>,
 }
 
+impl ReservationName {
+    /// A namespace of its workspace.
+    fn part<'a>(&'a self, name: &'a [u8]) -> Namespace<&'a [u8]> {
+        Namespace { workspace: &self.workspace, name }
+    }
+}
+
 impl Booking {
     /// The namespace whose room it takes.
     fn namespace(&self) -> &[u8] {
@@ -174,11 +182,11 @@ impl Reservations {
                 State::Ended { costs: None, .. } => Err(ReserveError::Expired),
             };
         }
-        if !self.open.held(&name.workspace, booking.namespace()).has_place(MAX_RESERVATIONS) {
+        if !self.open.held(name.part(booking.namespace())).has_place(MAX_RESERVATIONS) {
             return Err(ReserveError::Full);
         }
         let (sender, decided) = watch::channel(());
-        self.open.add(&name.workspace, booking.namespace(), 1);
+        self.open.add(name.part(booking.namespace()), 1);
         let record = Record { booking: booking.clone(), state: State::Deciding(decided) };
         self.records.insert(name.clone(), record);
         Ok(Begun::New(sender))
@@ -204,7 +212,7 @@ impl Reservations {
         if self.records.get(name).is_some_and(is_deciding)
             && let Some(record) = self.records.remove(name)
         {
-            self.open.remove(&name.workspace, record.booking.namespace(), 1);
+            self.open.remove(name.part(record.booking.namespace()), 1);
         }
     }
 
@@ -259,11 +267,11 @@ impl Reservations {
     fn end(&mut self, name: &ReservationName, costs: Option<Vec<u64>>, now: MonoMs) -> Option<Settlement> {
         let Record { booking, state } = self.records.remove(name)?;
         let State::Open { reserved, settlement, until } = state else { return None };
-        let (workspace, namespace) = (&name.workspace, booking.namespace());
+        let namespace = booking.namespace();
         self.due.remove(&(until, name.clone()));
-        self.open.remove(workspace, namespace, 1);
-        while !self.ended.room.held(workspace, namespace).has_place(MAX_RESERVATIONS) {
-            let Some((number, oldest)) = self.ended.oldest_of(workspace, namespace) else {
+        self.open.remove(name.part(namespace), 1);
+        while !self.ended.room.held(name.part(namespace)).has_place(MAX_RESERVATIONS) {
+            let Some((number, oldest)) = self.ended.oldest_of(&name.workspace, namespace) else {
                 return Some(settlement);
             };
             self.drop_ended(number, &oldest);
@@ -283,7 +291,7 @@ impl Reservations {
 impl Ended {
     fn add(&mut self, name: &ReservationName, namespace: &[u8], now: MonoMs) {
         self.number = self.number.saturating_add(1);
-        self.room.add(&name.workspace, namespace, 1);
+        self.room.add(name.part(namespace), 1);
         self.all.insert(self.number, (now, name.clone()));
         self.of_parts.insert((name.workspace.clone(), namespace.to_vec(), self.number));
     }
@@ -291,7 +299,7 @@ impl Ended {
     fn remove(&mut self, number: u64, name: &ReservationName, namespace: &[u8]) {
         self.all.remove(&number);
         self.of_parts.remove(&(name.workspace.clone(), namespace.to_vec(), number));
-        self.room.remove(&name.workspace, namespace, 1);
+        self.room.remove(name.part(namespace), 1);
     }
 
     /// The oldest one of a namespace, or if it has none of its workspace's first namespace.
