@@ -5,6 +5,14 @@ use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_core::fields::parse_ms;
+use weir_core::matching::networks::parse_network;
+
+/// The namespace that stands for all.
+const ALL: &str = "*";
+/// Prefix of the widest network of IPv4 that needs no confirmation; hardly anybody has a wider one.
+const WIDEST_V4: u8 = 8;
+/// Prefix of the widest network of IPv6 that needs no confirmation.
+const WIDEST_V6: u8 = 16;
 
 /// Operations on live control.
 #[derive(Debug, Subcommand)]
@@ -45,7 +53,7 @@ pub enum Overrides {
         place: Place,
         #[command(flatten)]
         why: Why,
-        /// Confirm a reset of all identifiers (--namespace '*' --identifier '*').
+        /// Confirm a reset of all identifiers (--identifier '*', in whatever namespace).
         #[arg(long)]
         yes: bool,
     },
@@ -197,7 +205,8 @@ pub struct Set {
     shadow: Option<Switch>,
     #[command(flatten)]
     when: When,
-    /// Confirm a ban, an exemption or a limit of 0 for all identifiers (--namespace '*' --identifier '*', or a network /0).
+    /// Confirm a ban, an exemption or a limit of 0 for all identifiers (--identifier '*', in whatever namespace), or for a network wider
+    /// than an IPv4 /8 or an IPv6 /16.
     #[arg(long)]
     yes: bool,
 }
@@ -288,10 +297,24 @@ impl Place {
         ])
     }
 
-    /// Whether the target is all identifiers in all namespaces, or all clients of a namespace.
-    fn is_everybody(&self) -> bool {
-        [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
-            || self.network.as_deref().is_some_and(|network| network.ends_with("/0"))
+    /// The clients that the target has, if these are all, or so many that an operator has to confirm it.
+    fn crowd(&self) -> Option<String> {
+        let namespace = self.namespace.as_deref().unwrap_or_default();
+        let within = match namespace {
+            ALL => String::new(),
+            namespace => format!(" in the namespace {namespace:?}"),
+        };
+        if self.identifier.as_deref().is_some_and(is_everything) {
+            return Some(format!("all clients{within}"));
+        }
+        // What cannot be read is refused by the server.
+        let network = self.network.as_deref().and_then(|text| parse_network(text).ok())?;
+        let widest = if network.addr().is_ipv4() { WIDEST_V4 } else { WIDEST_V6 };
+        match network.prefix_len() {
+            0 => Some(format!("all clients{within}")),
+            length if length < widest => Some(format!("all clients of {network}{within}")),
+            _ => None,
+        }
     }
 }
 
@@ -338,18 +361,19 @@ impl Why {
 
 impl Overrides {
     /// What the command would do to everybody, if it has to be confirmed.
-    pub fn unconfirmed(&self) -> Option<&'static str> {
+    pub fn unconfirmed(&self) -> Option<String> {
         match self {
-            Overrides::Reset { place, yes: false, .. } if place.is_everybody() => {
-                Some("reset the counts of all identifiers in the workspace")
+            Overrides::Reset { place, yes: false, .. } => {
+                Some(format!("reset the counts of {}", place.crowd()?))
             }
-            Overrides::Set(set) if !set.yes && set.place.is_everybody() => {
-                match (set.ban, set.exempt, set.limit) {
-                    (true, ..) => Some("deny the requests of all clients"),
-                    (_, true, _) => Some("exempt all clients from limits"),
-                    (.., Some(0)) => Some("set a limit of 0 for all clients"),
-                    _ => None,
-                }
+            Overrides::Set(Set { place, ban: true, yes: false, .. }) => {
+                Some(format!("deny the requests of {}", place.crowd()?))
+            }
+            Overrides::Set(Set { place, exempt: true, yes: false, .. }) => {
+                Some(format!("exempt {} from limits", place.crowd()?))
+            }
+            Overrides::Set(Set { place, limit: Some(0), yes: false, .. }) => {
+                Some(format!("set a limit of 0 for {}", place.crowd()?))
             }
             _ => None,
         }
@@ -375,6 +399,11 @@ impl Set {
 /// The query parameter for a kind.
 pub fn kind_of(kind: Option<Kind>) -> Option<(&'static str, String)> {
     Some(("kind", kind?.to_possible_value()?.get_name().to_owned()))
+}
+
+/// Whether a pattern matches every identifier, of one part or of several.
+fn is_everything(pattern: &str) -> bool {
+    pattern.contains('*') && pattern.bytes().all(|byte| matches!(byte, b'*' | b'|'))
 }
 
 fn whole(text: &str) -> Result<u64, String> {
@@ -406,6 +435,81 @@ fn given<const N: usize>(named: [(&'static str, &Option<String>); N]) -> Vec<(&'
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Overrides,
+    }
+
+    /// What a command would do to everybody.
+    fn unconfirmed(words: &[&str]) -> Option<String> {
+        Line::try_parse_from([&["overrides"], words].concat()).unwrap().command.unconfirmed()
+    }
+
+    /// Changes that deny, exempt or reset, of a target.
+    fn changes<'a>(target: &[&'a str]) -> Vec<Vec<&'a str>> {
+        let bare: [&[&str]; 4] =
+            [&["set", "--ban"], &["set", "--limit", "0"], &["set", "--exempt"], &["reset"]];
+        // A reset has no network.
+        let can = |change: &&[&str]| change[0] != "reset" || !target.contains(&"--network");
+        bare.into_iter().filter(can).map(|change| [change, target].concat()).collect()
+    }
+
+    #[test]
+    fn what_reaches_all_clients_is_confirmed_however_it_is_spelt() {
+        let everybody: [&[&str]; 13] = [
+            &["--namespace", "*", "--identifier", "*"],
+            &["--namespace", "*", "--identifier", "**"],
+            &["--namespace", "per-key", "--identifier", "*"],
+            &["--namespace", "per-key", "--identifier", "***"],
+            &["--namespace", "per-key", "--identifier", "*|*"],
+            &["--namespace", "*", "--network", "0.0.0.0/0"],
+            &["--namespace", "per-key", "--network", "0.0.0.0/1"],
+            &["--namespace", "per-key", "--network", "128.0.0.0/1"],
+            &["--namespace", "per-key", "--network", "10.0.0.0/7"],
+            &["--namespace", "*", "--network", "::/0"],
+            &["--namespace", "*", "--network", "2000::/3"],
+            &["--namespace", "*", "--network", "2a00::/12"],
+            &["--namespace", "*", "--network", "::ffff:0.0.0.0/96"],
+        ];
+        for command in everybody.into_iter().flat_map(changes) {
+            assert!(unconfirmed(&command).is_some(), "{command:?}");
+            let confirmed = [command.as_slice(), &["--yes"]].concat();
+            assert_eq!(unconfirmed(&confirmed), None, "{confirmed:?}");
+        }
+        let some: [&[&str]; 7] = [
+            &["--namespace", "*", "--identifier", "alice"],
+            &["--namespace", "*", "--identifier", "a*"],
+            &["--namespace", "per-key", "--identifier", r"\*"],
+            &["--namespace", "per-key", "--identifier", "*|gold"],
+            &["--namespace", "*", "--network", "10.0.0.0/8"],
+            &["--namespace", "*", "--network", "2001:db8::/16"],
+            &["--namespace", "*", "--network", "::ffff:10.0.0.0/104"],
+        ];
+        for command in some.into_iter().flat_map(changes) {
+            assert_eq!(unconfirmed(&command), None, "{command:?}");
+        }
+        let raised = ["set", "--namespace", "per-key", "--identifier", "*", "--limit", "100"];
+        assert_eq!(unconfirmed(&raised), None);
+        assert_eq!(unconfirmed(&["set", "--rule", "per-key", "--shadow", "on"]), None);
+    }
+
+    #[test]
+    fn who_is_reached_is_named() {
+        for (target, expected) in [
+            (["--namespace", "*", "--identifier", "**"], "deny the requests of all clients"),
+            (
+                ["--namespace", "per-key", "--identifier", "*"],
+                "deny the requests of all clients in the namespace \"per-key\"",
+            ),
+            (["--namespace", "*", "--network", "1.2.3.4/1"], "deny the requests of all clients of 0.0.0.0/1"),
+        ] {
+            let command = [&["set", "--ban"][..], &target].concat();
+            assert_eq!(unconfirmed(&command).as_deref(), Some(expected));
+        }
+    }
 
     #[test]
     fn what_a_moment_and_a_duration_lack_is_named() {

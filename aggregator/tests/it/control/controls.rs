@@ -566,7 +566,12 @@ async fn wrong_commands_fail(weir: &Weir) {
         (
             vec!["set", "--exempt", "--namespace", "api", "--network", "0.0.0.0/0"],
             2,
-            "exempt all clients from limits; add",
+            "exempt all clients in the namespace \"api\" from limits; add",
+        ),
+        (
+            vec!["set", "--ban", "--namespace", "per-key", "--identifier", "**", "--reason", "x"],
+            2,
+            "deny the requests of all clients in the namespace \"per-key\"; add --yes",
         ),
         (
             vec!["set", "--limit", "0", "--namespace", "*", "--identifier", "*"],
