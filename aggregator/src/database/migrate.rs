@@ -14,6 +14,7 @@ impl Database {
     /// Applies the missing migrations.
     pub async fn migrate(&self) -> Result<MigrationReport, DatabaseError> {
         let answered = async {
+            self.primary().create().await?;
             // Connects with retries, because another process that opens the same new SQLite file may hold its lock.
             let connect = Execute("SELECT 1", &[]);
             retry::until(Instant::now() + ANSWER, self.primary(), connect).await?;
@@ -24,7 +25,10 @@ impl Database {
             Ok(answered) => answered?,
             Err(_) => return Err(unanswered()),
         };
-        timeout(TIMEOUT, held.connection.migrate()).await.unwrap_or_else(|_| Err(DatabaseError::timeout()))
+        let migrated = timeout(TIMEOUT, held.connection.migrate()).await;
+        migrated
+            .unwrap_or_else(|_| Err(DatabaseError::timeout()))
+            .map_err(|error| self.primary().explain(error))
     }
 }
 

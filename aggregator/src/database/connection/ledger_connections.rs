@@ -109,7 +109,7 @@ impl LedgerConnections {
         } else if error.kind() == Reason::Unavailable {
             self.pool.close_idle();
         }
-        Err(Failed { error, pause_ms })
+        Err(Failed { error: self.pool.explain(error), pause_ms })
     }
 
     fn admit<'a>(&'a self, tries: &'a mut Tries) -> Result<Attempt<'a>, DatabaseError> {

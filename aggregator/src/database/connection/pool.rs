@@ -5,7 +5,7 @@
 //! them was lost.
 
 use super::Connection;
-use crate::database::dialect::{MAX_IDLE, Purpose, Server, Statements};
+use crate::database::dialect::{FileId, MAX_IDLE, Purpose, Server, Statements};
 use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 pub(super) const MAX_WAITING: usize = 1_024;
 /// A connection that was idle for longer is pinged before use. The ping may take as long.
 const FRESH: Duration = Duration::from_secs(1);
-/// An older connection is closed, so that the pool notices a database with a new address, or a replaced file.
+/// An older connection is closed, so that the pool notices a database with a new address.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// Connections to one database.
@@ -36,8 +36,16 @@ pub(in crate::database) struct Pool {
 
 struct Idle {
     connection: Box<Connection>,
-    opened: Instant,
+    opened: Opened,
     since: Instant,
+}
+
+/// What a connection was opened to, and when.
+#[derive(Clone, Copy)]
+struct Opened {
+    /// The file of a database that is one. If the address names another file now, that one was lost or replaced.
+    file: Option<FileId>,
+    at: Instant,
 }
 
 /// The right to use one connection.
@@ -49,7 +57,7 @@ pub(in crate::database) struct Slot<'a> {
 /// A connection in use. Dropping it closes it.
 pub(in crate::database) struct Borrowed<'a> {
     pub connection: Box<Connection>,
-    opened: Instant,
+    opened: Opened,
     pool: &'a Pool,
     _slot: SemaphorePermit<'a>,
 }
@@ -97,14 +105,31 @@ impl Pool {
         let now = Instant::now();
         let mut kept = {
             let mut idle = self.idle.lock();
-            idle.retain(|idle| now - idle.since < MAX_IDLE && now - idle.opened < MAX_AGE);
+            idle.retain(|idle| now - idle.since < MAX_IDLE && now - idle.opened.at < MAX_AGE);
             idle.pop()?
         };
-        if now - kept.since < FRESH || matches!(timeout(FRESH, kept.connection.ping()).await, Ok(Ok(()))) {
+        let is_alive =
+            now - kept.since < FRESH || matches!(timeout(FRESH, kept.connection.ping()).await, Ok(Ok(())));
+        if is_alive && kept.opened.file == self.server.file().await {
             return Some(kept);
         }
         self.close_idle();
         None
+    }
+
+    /// Makes an empty database if there is none and its kind can.
+    pub async fn create(&self) -> Result<(), DatabaseError> {
+        self.server.create().await.map_err(|error| self.at(error))
+    }
+
+    /// An error with the place of the database and the option that configured it.
+    fn at(&self, error: DatabaseError) -> DatabaseError {
+        error.at(&self.server, self.option)
+    }
+
+    /// An error of a statement. If tables are missing, it names the database, as the address may be that of another one.
+    pub fn explain(&self, error: DatabaseError) -> DatabaseError {
+        if error.kind() == Reason::Schema { self.at(error) } else { error }
     }
 
     /// Closes all idle connections.
@@ -121,8 +146,11 @@ impl<'a> Slot<'a> {
         let (connection, opened) = match pool.kept().await {
             Some(Idle { connection, opened, .. }) => (connection, opened),
             None => {
+                // Read before it is opened: if it is replaced meanwhile, the next call opens the other one.
+                let file = pool.server.file().await;
                 let connected = pool.server.connect(pool.purpose).await;
-                (connected.map_err(|error| error.at(&pool.server, pool.option))?, Instant::now())
+                let opened = Opened { file, at: Instant::now() };
+                (connected.map_err(|error| pool.at(error))?, opened)
             }
         };
         Ok(Borrowed { connection, opened, pool, _slot: permit })

@@ -98,7 +98,7 @@ pub(in crate::database) async fn once<W: Work>(
 ) -> Result<W::Output, DatabaseError> {
     let done = timeout_at(deadline, async {
         let mut held = pool.hold().await?;
-        let output = work.run(&mut *held.connection).await?;
+        let output = work.run(&mut *held.connection).await.map_err(|error| pool.explain(error))?;
         held.keep();
         Ok(output)
     });
@@ -111,7 +111,7 @@ pub(in crate::database) async fn once<W: Work>(
 
 async fn attempt<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {
     let mut held = pool.hold().await?;
-    let result = work.run(&mut *held.connection).await;
+    let result = work.run(&mut *held.connection).await.map_err(|error| pool.explain(error));
     match &result {
         Ok(_) => held.keep(),
         Err(error) if error.spares_connection() => held.keep(),

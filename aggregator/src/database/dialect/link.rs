@@ -37,6 +37,18 @@ pub(in crate::database) enum UrlError {
 pub(in crate::database) type Call<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, DatabaseError>> + Send + 'a>>;
 
+/// Which file an address names, however it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::database) struct FileId {
+    /// The device that has it.
+    pub device: u64,
+    /// Its number there; no other file has it while the file is open.
+    pub inode: u64,
+}
+
+/// The future of [`Server::file`].
+pub(in crate::database) type Named<'a> = Pin<Box<dyn Future<Output = Option<FileId>> + Send + 'a>>;
+
 /// Takes the rows of a result.
 pub(in crate::database) type Take<'a> = &'a mut (dyn FnMut(&Row<'_>) + Send);
 
@@ -50,6 +62,17 @@ pub(in crate::database) trait Server: fmt::Debug + Send + Sync {
 
     /// Opens a connection.
     fn connect(&self, purpose: Purpose) -> Call<'_, Box<dyn Link>>;
+
+    /// Makes an empty database if there is none and this kind can; called before migrations.
+    fn create(&self) -> Call<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// The file that the address names now; `None` if it names none. A connection goes on with the file that it has opened, also after that
+    /// was deleted or replaced.
+    fn file(&self) -> Named<'_> {
+        Box::pin(async { None })
+    }
 
     /// Number of connections that the ledger uses.
     fn ledger_connections(&self) -> usize;

@@ -15,7 +15,7 @@ mod through_sqlx;
 mod velocity;
 
 pub(in crate::database) use arg::Arg;
-pub(in crate::database) use link::{Link, Row, Server, UrlError};
+pub(in crate::database) use link::{FileId, Link, Row, Server, UrlError};
 pub use migrations::MigrationReport;
 pub(in crate::database) use purpose::{MAX_IDLE, Purpose};
 pub(in crate::database) use statements::{

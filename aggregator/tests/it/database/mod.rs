@@ -3,6 +3,7 @@
 mod database_controls;
 mod database_controls_far;
 mod database_faults;
+mod database_files;
 mod database_packets;
 mod database_plans;
 mod database_programs;

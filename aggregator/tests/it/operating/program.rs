@@ -289,7 +289,8 @@ fn it_waits_for_the_tables_of_its_database_and_is_not_ready() {
         start(program(&["serve", "--region", "here", "--database-url", &url]).args(ANYWHERE));
     let line = line_with(&mut log, "weir-aggregator starts");
     let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
-    line_with(&mut log, "not ready until they are up to date");
+    let waiting = line_with(&mut log, "not ready until they are up to date");
+    assert!(waiting.contains(&format!("{url} (--database-url): there is no such file")), "{waiting}");
     let check = || program(&["healthcheck", "--admin-listen", &address]).output().unwrap();
     let waits = check();
     assert_eq!(waits.status.code(), Some(1), "{}", stderr(&waits));

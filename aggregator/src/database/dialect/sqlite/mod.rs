@@ -8,21 +8,28 @@ mod statements;
 pub use statements::{COUNT, ENOUGH, STATEMENTS};
 
 use super::arg::Arg;
-use super::link::{Call, Columns, Kind, Link, Server, Take, UrlError};
+use super::link::{Call, Columns, FileId, Kind, Link, Named, Server, Take, UrlError};
 use super::migrations::MigrationReport;
 use super::purpose::Purpose;
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
 use super::velocity::Velocity;
+use crate::database::error::{DatabaseError, Reason};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Row as _};
 use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const KIND: Kind = Kind { schemes: &["sqlite"], server };
+
+/// The mode of new files, which SQLite uses too.
+const FILE_MODE: u32 = 0o644;
+const MISSING: &str =
+    "there is no such file: restore it, or run weir-aggregator migrate to make a new database";
 
 /// A file.
 struct Sqlite(SqliteConnectOptions);
@@ -46,8 +53,28 @@ impl Server for Sqlite {
 
     fn connect(&self, purpose: Purpose) -> Call<'_, Box<dyn Link>> {
         Box::pin(async move {
-            let connection = connect(&self.0, purpose).await.map_err(errors::explain)?;
-            Ok(Box::new(SqliteLink(connection)) as Box<dyn Link>)
+            match connect(&self.0, purpose).await {
+                Ok(connection) => Ok(Box::new(SqliteLink(connection)) as Box<dyn Link>),
+                Err(_) if self.is_missing().await => Err(DatabaseError::new(Reason::Schema, MISSING)),
+                Err(error) => Err(errors::explain(error)),
+            }
+        })
+    }
+
+    fn create(&self) -> Call<'_, ()> {
+        Box::pin(async move {
+            let mut options = tokio::fs::OpenOptions::new();
+            let made = options.append(true).create(true).mode(FILE_MODE).open(self.0.get_filename()).await;
+            made.map(drop).map_err(|error| {
+                DatabaseError::new(Reason::Refused, format!("unable to open the database file: {error}"))
+            })
+        })
+    }
+
+    fn file(&self) -> Named<'_> {
+        Box::pin(async move {
+            let file = tokio::fs::metadata(self.0.get_filename()).await.ok()?;
+            Some(FileId { device: file.dev(), inode: file.ino() })
         })
     }
 
@@ -58,6 +85,12 @@ impl Server for Sqlite {
 
     fn folder(&self) -> Option<&Path> {
         self.0.get_filename().parent().filter(|folder| !folder.as_os_str().is_empty())
+    }
+}
+
+impl Sqlite {
+    async fn is_missing(&self) -> bool {
+        matches!(tokio::fs::try_exists(self.0.get_filename()).await, Ok(false))
     }
 }
 
@@ -90,7 +123,7 @@ async fn connect(options: &SqliteConnectOptions, purpose: Purpose) -> Result<Sql
     options.clone().synchronous(synchronous).busy_timeout(busy_timeout).connect().await
 }
 
-/// WAL mode: readers do not wait for writers.
+/// WAL mode: readers do not wait for writers. A file that is missing was lost, or its path is mistyped, so only a migration makes one.
 fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
-    options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
+    options.create_if_missing(false).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
 }
