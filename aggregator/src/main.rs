@@ -23,7 +23,7 @@ use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, plain_json, plain_lines, print, print_error};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
-use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
+use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, variables, zones};
 use weir_aggregator::database::{Database, DeletedRows, MigrationReport, Reason, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
@@ -39,7 +39,7 @@ const SCHEMA_CHECK: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     let command = match secret_files::with_files(Cli::command(), &arguments) {
-        Ok(command) => command,
+        Ok(command) => variables::prepared(command),
         Err(error) => return fail(&error, UNUSABLE),
     };
     let cli =

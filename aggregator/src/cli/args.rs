@@ -492,9 +492,9 @@ impl Rls {
     fn settings(self, files: Option<PathBuf>) -> Result<rls::Settings, Unusable> {
         let xds = if self.rls_xds_url.is_empty() {
             let alone = [
-                ("--rls-xds-ca-file", given(&self.rls_xds_ca_file).is_some()),
-                ("--rls-xds-cert-file", given(&self.rls_xds_cert_file).is_some()),
-                ("--rls-xds-key-file", given(&self.rls_xds_key_file).is_some()),
+                ("--rls-xds-ca-file", self.rls_xds_ca_file.is_some()),
+                ("--rls-xds-cert-file", self.rls_xds_cert_file.is_some()),
+                ("--rls-xds-key-file", self.rls_xds_key_file.is_some()),
                 ("--rls-xds-token", !self.rls_xds_token.is_empty()),
             ];
             if let Some((option, _)) = alone.into_iter().find(|(_, given)| *given) {
@@ -502,9 +502,9 @@ impl Rls {
             }
             None
         } else {
-            let identity = (given(&self.rls_xds_cert_file), given(&self.rls_xds_key_file));
+            let identity = (self.rls_xds_cert_file.clone(), self.rls_xds_key_file.clone());
             let token = Some(self.rls_xds_token).filter(|token| !token.is_empty());
-            let ca_file = given(&self.rls_xds_ca_file);
+            let ca_file = self.rls_xds_ca_file.clone();
             Some(XdsOptions::new(self.rls_xds_url, self.rls_xds_node, ca_file, identity, token)?)
         };
         if xds.is_some() && files.is_some() {
@@ -619,14 +619,14 @@ impl Serve {
     fn api(&self) -> Result<ApiSettings, Unusable> {
         const CERTIFICATE: &str = "--tls-cert-file (WEIR_TLS_CERT_FILE)";
         const KEY: &str = "--tls-key-file (WEIR_TLS_KEY_FILE)";
-        let tls = match (given(&self.tls_cert_file), given(&self.tls_key_file)) {
+        let tls = match (self.tls_cert_file.clone(), self.tls_key_file.clone()) {
             (Some(certificate), Some(key)) => {
-                let client_authorities = given(&self.tls_client_ca_file);
+                let client_authorities = self.tls_client_ca_file.clone();
                 Some(TlsFiles { certificate, key, client_authorities })
             }
             (Some(_), None) => return Err(Unusable::TlsHalf(CERTIFICATE, KEY)),
             (None, Some(_)) => return Err(Unusable::TlsHalf(KEY, CERTIFICATE)),
-            (None, None) if given(&self.tls_client_ca_file).is_some() => {
+            (None, None) if self.tls_client_ca_file.is_some() => {
                 return Err(Unusable::TlsHalf("--tls-client-ca-file (WEIR_TLS_CLIENT_CA_FILE)", CERTIFICATE));
             }
             (None, None) => None,
@@ -634,9 +634,9 @@ impl Serve {
         Ok(ApiSettings {
             http_listen: Some(self.http_listen.clone()).filter(|address| address != NO_LISTENER),
             insecure: self.insecure(),
-            tokens_file: given(&self.tokens_file),
+            tokens_file: self.tokens_file.clone(),
             tls,
-            rls: self.rls.clone().settings(given(&self.rls_config))?,
+            rls: self.rls.clone().settings(self.rls_config.clone())?,
         })
     }
 
@@ -678,11 +678,6 @@ fn window(text: &str) -> Result<Duration, &'static str> {
 fn duration(text: &str) -> Result<Duration, &'static str> {
     let ms = parse_ms(text).ok_or("expected a number with ms, s, m, h or d, such as 90s, 24h or 7d")?;
     Ok(Duration::from_millis(ms))
-}
-
-/// An empty environment variable counts as unset.
-fn given(path: &Option<PathBuf>) -> Option<PathBuf> {
-    path.clone().filter(|path| !path.as_os_str().is_empty())
 }
 
 /// Accepts 1 to 64 printable characters that need no escape in YAML.

@@ -1,5 +1,6 @@
 //! Tests of the program from outside: exit codes, errors, signals.
 
+use clap::CommandFactory as _;
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::Connection as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::{self, XdsOptions};
 use weir_aggregator::auth::{Authenticator, Presented, Tokens, Unauthorized};
+use weir_aggregator::cli::args::Cli;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
@@ -61,6 +63,37 @@ impl Drop for Running {
         // Fails only if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// As Compose passes those that its user has not set.
+#[test]
+fn an_empty_variable_counts_as_not_given_for_each_option() {
+    let mut cli = Cli::command();
+    let serve = cli.find_subcommand_mut("serve").unwrap();
+    let names: Vec<_> =
+        serve.get_arguments().filter_map(|arg| arg.get_env()).map(ToOwned::to_owned).collect();
+    assert!(names.len() > 30 && names.contains(&"WEIR_TOKENS_FILE".into()), "{names:?}");
+    let mut command = program(&["serve", "--region", "here"]);
+    let empty = names.iter().map(|name| (name, ""));
+    let (_running, mut log) = start(command.args(ANYWHERE).envs(empty).env("WEIR_LOG_FORMAT", ""));
+    line_with(&mut log, "weir-aggregator serves");
+    for word in ["shop", "2"] {
+        let mut command = program(&["serve", "--region", "here"]);
+        let output = command.args(ANYWHERE).env("WEIR_MIGRATE", word).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("--migrate"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_switch_is_on_by_the_usual_words() {
+    for word in ["1", "true", "yes", "on"] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/weir.db", folder.path().display());
+        let mut command = program(&["serve", "--region", "here", "--database-url", &url]);
+        let (_running, mut log) = start(command.args(ANYWHERE).env("WEIR_MIGRATE", word));
+        line_with(&mut log, "weir-aggregator serves");
     }
 }
 
