@@ -37,6 +37,7 @@ use crate::telemetry::metrics::api::Files;
 use caller::Holder;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use parking_lot::RwLock;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -431,10 +432,33 @@ fn read_entries(text: &[u8]) -> Result<Vec<Result<Entry, ContentError>>, Content
         return Err(ContentError::TooMany(entries.len()));
     }
     let entry = |(number, entry): (usize, &Value<'_>)| {
-        serde_json::from_value(entry.to_json())
-            .map_err(|wrong| ContentError::Entry(number, wrong.to_string()))
+        let entry = entry.to_json();
+        Entry::deserialize(&entry).map_err(|wrong| ContentError::Entry(number, placed(&entry, &wrong)))
     };
     Ok((1..).zip(entries).map(entry).collect())
+}
+
+/// What is wrong with an entry, with its field and name.
+fn placed(entry: &serde_json::Value, wrong: &serde_json::Error) -> String {
+    const NAME: &str = "name";
+    let fields = entry.as_object().into_iter().flatten();
+    // Each is read alone, as the first error of an entry does not state its field.
+    let faulty = fields.filter_map(|(field, value)| {
+        let alone = serde_json::json!({NAME: "", field: value});
+        Entry::deserialize(&alone).err().map(|wrong| (field, wrong.to_string()))
+    });
+    let problems: Vec<String> = faulty
+        .map(
+            |(field, wrong)| {
+                if wrong.starts_with("unknown field") { wrong } else { format!("{field}: {wrong}") }
+            },
+        )
+        .collect();
+    if problems.is_empty() {
+        return wrong.to_string();
+    }
+    let name = entry[NAME].as_str().map(|name| format!(" (name {name:?})"));
+    problems.join("; ") + &name.unwrap_or_default()
 }
 
 /// The content of the only file.
@@ -510,6 +534,20 @@ mod tests {
                 "entry 2: unknown field `wrkspace`",
             ),
             ("- {name: a, workspace: w, san: s}\n- 5\n", "entry 2: invalid type: integer `5`"),
+            (
+                "- {name: a, workspace: w, san: s, control: \"yes\"}\n",
+                "entry 1: control: invalid type: string \"yes\", expected a boolean (name \"a\")",
+            ),
+            (
+                "- {name: a, workspace: w, san: s, namespaces: cart, max_cost: -1}\n",
+                "entry 1: max_cost: invalid value: integer `-1`, expected u64; \
+                 namespaces: invalid value: string \"cart\", expected a list, or \"all\" (name \"a\")",
+            ),
+            (
+                "- {name: a, workspaces: [w], san: s, zones: \"1,2\"}\n",
+                "entry 1: zones: invalid value: string",
+            ),
+            ("- {workspace: w, san: s}\n", "entry 1: missing field `name`"),
             (
                 "- name: a\n  workspace: w\n  name: b\n",
                 "[0].name: it is given twice, again at line 3, column 3",
