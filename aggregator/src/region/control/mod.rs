@@ -125,9 +125,12 @@ impl Live {
         let now = self.hub.now();
         let changed: Vec<Control> = entries.iter().map(|entry| entry.control.clone()).collect();
         let mut book = self.book.write();
-        let before = book.edition();
+        let (before, is_known_loss) = (book.edition(), book.has_lost());
         let is_new = Arc::make_mut(&mut book).take(news, now);
         if book.has_lost() {
+            if !is_known_loss {
+                self.hub.metrics.control_lost();
+            }
             warn!(
                 "the database has lost live controls, or was set back and changed again; all are read anew"
             );
@@ -148,6 +151,9 @@ impl Live {
         match before {
             Some(before) if before.incarnation == edition.incarnation => {}
             Some(_) => {
+                if !is_known_loss {
+                    self.hub.metrics.control_lost();
+                }
                 warn!(
                     in_force,
                     "the database was emptied or set back; its live controls replace the former ones"

@@ -239,7 +239,7 @@ table! {
         pub store_evicts: Gauge =
             "1 if a server of the region's Redis evicts keys when it is full, by its maxmemory-policy";
         store_wipes: Family<Label, Counter> = "Losses of data found in a store",
-            at_zero("store", &names(store_wipes(&Figures::default())));
+            at_zero("store", &lossy_stores());
         pub recovering: Gauge =
             "1 while counts that the region had published before a loss are read from the database, else 0";
         recovered_cells: Counter = "Cells read that the region had published before a loss";
@@ -415,6 +415,11 @@ impl Metrics {
         self.refusals.note(reason);
     }
 
+    /// Counts a loss of live control in the database.
+    pub fn control_lost(&self) {
+        self.program.store_wipes.get_or_create(&[("store", CONTROL)]).inc();
+    }
+
     /// Counts a call of an API.
     pub fn api_decided(&self, api: Api, result: ApiResult) {
         self.api_decided_by(api, result, 1);
@@ -547,9 +552,17 @@ fn query_results(figures: &Figures) -> [(&'static str, u64); 3] {
     [("granted", figures.granted), ("refused", figures.denied), ("unjudged", figures.unjudged)]
 }
 
-/// Losses of data, by store.
+/// The store of live control, among the places of losses.
+const CONTROL: &str = "control";
+
+/// Losses of counts, by store.
 fn store_wipes(figures: &Figures) -> [(&'static str, u64); 2] {
     [("regional", figures.store_wipes), ("global", figures.database_wipes)]
+}
+
+/// Where losses of data are found: of counts by store, and of live control.
+fn lossy_stores() -> Vec<&'static str> {
+    names(store_wipes(&Figures::default())).into_iter().chain([CONTROL]).collect()
 }
 
 fn names<const N: usize>(counts: [(&'static str, u64); N]) -> [&'static str; N] {

@@ -224,6 +224,37 @@ async fn rows_that_mariadb_has_lost_reach_filters() {
     lost_rows_reach_filters(&Store::mariadb().await).await;
 }
 
+/// The tables of live control alone are restored from a dump, which has one ban, after another one was set.
+async fn a_restored_dump_is_counted(store: &Store) {
+    const TABLES: [&str; 3] = ["weir_controls", "weir_control_edition", "weir_control_audit"];
+    let all = |sql: &str| TABLES.map(|table| sql.replace("{T}", table)).concat();
+    let scene = store.fresh().await;
+    let weir = start_with(of("here", &scene.url, Schedule::for_tests())).await;
+    let ban = |who: &str| json!({"namespace": "n", "identifier": who, "ban": true, "reason": "test"});
+    put(&weir, ban("alice")).await;
+    scene.run(&all("CREATE TABLE saved_{T} AS SELECT * FROM {T};")).await;
+    put(&weir, ban("eve")).await;
+    let services = weir.server.services();
+    let in_force = || services.control.book().in_force(services.now());
+    crate::support::server::until("both are in force", || in_force() == 2).await;
+    let wipes = |store: &str| weir.metric(&format!("weir_aggregator_store_wipes_total{{store=\"{store}\"}}"));
+    assert_eq!(wipes("control"), 0.0);
+    let restore = all("DELETE FROM {T}; INSERT INTO {T} SELECT * FROM saved_{T};");
+    scene.run(&format!("BEGIN; {restore} COMMIT;")).await;
+    crate::support::server::until("it is read", || in_force() == 1 && wipes("control") >= 1.0).await;
+    assert_eq!((wipes("control"), wipes("global")), (1.0, 0.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_that_is_restored_in_sqlite_is_counted() {
+    a_restored_dump_is_counted(&Store::sqlite()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_that_is_restored_in_mariadb_is_counted() {
+    a_restored_dump_is_counted(&Store::mariadb().await).await;
+}
+
 /// A server that has read live control from the database within a second. Otherwise it would wait for the next reading.
 async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
     for _ in 0..10 {
