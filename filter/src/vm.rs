@@ -280,7 +280,7 @@ impl Vm {
             match output {
                 Output::Close(reason) => worker.cancel(reason, here, mono),
                 Output::Open => worker.open(newest, here, mono),
-                Output::Send(frame) => worker.send(&frame, here, mono),
+                Output::Send(frame) => worker.send_of_limiter(frame, here, mono),
                 Output::Resolve { request, outcome } => {
                     let (root, context) = request_of(request);
                     match plugin_of(plugins, root) {

@@ -184,8 +184,15 @@ impl Worker {
         }
     }
 
-    /// Sends a frame.
-    pub fn send(&mut self, frame: &FilterFrame, here: Here, mono: MonoMs) {
+    /// Sends a frame of the limiter. With the hello, the aggregator learns what the credential has to cover.
+    pub fn send_of_limiter(&mut self, mut frame: FilterFrame, here: Here, mono: MonoMs) {
+        if let Some(hello) = &mut frame.hello {
+            hello.workspaces = self.reporter.workspaces();
+        }
+        self.send(&frame, here, mono);
+    }
+
+    fn send(&mut self, frame: &FilterFrame, here: Here, mono: MonoMs) {
         if !self.stream.send(frame, here) {
             self.break_stream(here, mono);
         }

@@ -99,7 +99,7 @@ async fn serve(
     slot: Option<&mut Slot>,
 ) -> End {
     let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
-    let (node, hello, first) = match first_frame(services, incoming, send_queue).await {
+    let (node, hello, first) = match first_frame(services, incoming, send_queue, &scope).await {
         Ok(first) => first,
         Err(end) => return end,
     };
@@ -143,6 +143,7 @@ async fn first_frame(
     services: &Services,
     incoming: &mut impl Incoming,
     send_queue: &SendQueue,
+    scope: &Scope,
 ) -> Result<(NodeId, Hello, FilterFrame), End> {
     let silent = StreamError::Silent(HELLO_TIMEOUT.as_millis() as u64);
     let mut frame = timeout(HELLO_TIMEOUT, next_frame(services, incoming, send_queue))
@@ -150,7 +151,20 @@ async fn first_frame(
         .map_err(|_| End::Refused(silent))??;
     let hello = frame.hello.take().ok_or(End::Refused(StreamError::NoHello))?;
     let node = check_hello(&hello).map_err(End::Refused)?;
+    check_workspaces(scope, &hello.workspaces).map_err(End::Refused)?;
     Ok((node, hello, frame))
+}
+
+/// Whether the credential covers the workspaces of the filter's configurations. If it does not, that is an operator's mistake, which an
+/// error states.
+fn check_workspaces<'f>(
+    scope: &Scope,
+    workspaces: impl IntoIterator<Item = &'f String>,
+) -> Result<(), StreamError> {
+    match workspaces.into_iter().find(|workspace| !scope.has_workspace(workspace)) {
+        Some(other) => Err(StreamError::Workspace(scope.name.clone(), other.clone())),
+        None => Ok(()),
+    }
 }
 
 /// The next frame, or the reason why there is none.
@@ -280,15 +294,11 @@ impl Stream<'_> {
         self.rule(exact_requests).await
     }
 
-    /// Restricts the frame to the workspaces of the filter's credential. If the filter's own configuration belongs to another
-    /// workspace, that is an operator's mistake, and the stream ends with an error that states it. Counts of other
-    /// workspaces may remain from a former configuration, so those are dropped one by one.
+    /// Restricts the frame to the workspaces of the filter's credential. A configuration of another workspace, which the filter may have
+    /// received since its hello, ends the stream. Counts of other workspaces may remain from a former configuration, so those are dropped
+    /// one by one.
     fn confine(&self, frame: &mut FilterFrame) -> Result<(), StreamError> {
-        if let Some(counters) = &frame.counters
-            && !self.scope.has_workspace(&counters.workspace)
-        {
-            return Err(StreamError::Workspace(self.scope.name.clone(), counters.workspace.clone()));
-        }
+        check_workspaces(&self.scope, frame.counters.iter().map(|counters| &counters.workspace))?;
         let outside = self.scope.confine(frame);
         if outside > 0 {
             let name = &self.scope.name;

@@ -5,10 +5,10 @@
 //! A report is sent at most once a second and holds only rules that decided a request since the last one; after a stream is opened it
 //! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
-use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
+use weir_core::model::wire::{Counters, FilterFrame, MAX_FRAME_CELLS, RuleCounters};
 use weir_core::rules::{Config, Rule};
 
 /// Least time between two reports.
@@ -94,6 +94,12 @@ impl CounterReporter {
             counted.is_news |= counted.counters.shadow != shadow;
             counted.counters.shadow = shadow;
         }
+    }
+
+    /// The workspaces whose rules it counts, as many as a hello may have.
+    pub fn workspaces(&self) -> Vec<String> {
+        let all: BTreeSet<&String> = self.rules.values().map(|counted| &counted.workspace).collect();
+        all.into_iter().take(MAX_FRAME_CELLS).cloned().collect()
     }
 
     /// Reports all rules, on a new stream.
@@ -264,10 +270,13 @@ mod tests {
         let (mut reporter, _) = reporter(&config());
         let text = br#"{"workspace": "w", "aggregator": {"cluster": "c"}, "rules": [
             {"name": "a", "identifier": {"header": "k"}, "limit": 7, "window": "1m"}]}"#;
-        reporter.register(2, &Config::parse(text).unwrap());
+        let of_w = reporter.register(2, &Config::parse(text).unwrap());
+        assert_eq!(reporter.workspaces(), ["default", "w"]);
         let mut next = |at| reporter.next(MonoMs(at)).and_then(|frame| frame.counters);
         let sent: Vec<_> =
             (0..3).filter_map(&mut next).map(|sent| (sent.workspace, sent.rules.len())).collect();
         assert_eq!(sent, [("default".to_owned(), 2), ("w".to_owned(), 1)]);
+        reporter.release(&of_w);
+        assert_eq!(reporter.workspaces(), ["default"]);
     }
 }

@@ -236,7 +236,7 @@ pub fn key(identifier: &str) -> Vec<u8> {
 }
 
 pub fn hello(node: u8, subscriber: bool) -> Hello {
-    Hello { version: PROTOCOL_VERSION, node: vec![node; 16], worker: 1, subscriber }
+    Hello { version: PROTOCOL_VERSION, node: vec![node; 16], worker: 1, subscriber, workspaces: Vec::new() }
 }
 
 pub fn hello_frame(node: u8, subscriber: bool) -> FilterFrame {

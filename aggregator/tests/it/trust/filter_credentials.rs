@@ -3,7 +3,7 @@
 
 use crate::support::database::ledger::set_zone;
 use crate::support::http::write;
-use crate::support::server::{Peer, Weir, hello_frame, key, settings, start_with, until};
+use crate::support::server::{Peer, Weir, hello, hello_frame, key, settings, start_with, until};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tonic::Code;
@@ -15,8 +15,8 @@ use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{
-    Ban, Charge, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, LedgerLimit, LogLimit, Ping,
-    Query, Refund, Report,
+    Ban, Charge, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, Hello, LedgerLimit, LogLimit,
+    Ping, Query, Refund, Report,
 };
 
 /// A filter's token for these workspaces, and for no zone.
@@ -119,6 +119,31 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     let (reason, code) = peer.refused().await;
     assert_eq!(code, Code::PermissionDenied);
     assert!(reason.contains("\"mine\"") && reason.contains("\"other\""), "{reason}");
+}
+
+/// So that the filter pauses longer after each refusal, and its metrics show no stream.
+#[tokio::test]
+async fn a_configuration_of_another_workspace_is_refused_before_the_welcome() {
+    let folder = tempfile::tempdir().unwrap();
+    let mine = filter("mine", &["default", "mobile"]);
+    let weir = serve(tokens_file(folder.path(), &[&mine])).await;
+    let hello_of = |workspaces: &[&str]| {
+        let workspaces = workspaces.iter().map(ToString::to_string).collect();
+        let hello = Some(Hello { workspaces, ..hello(1, true) });
+        FilterFrame { hello, ..FilterFrame::default() }
+    };
+    let open = async || Peer::try_open(weir.connect().await, Some(&mine.token)).await.unwrap();
+    let mut peer = open().await;
+    peer.send(hello_of(&["default", "other"])).await;
+    let first = peer.next().await.unwrap().unwrap();
+    assert_eq!(first.welcome, None);
+    let reason = first.error.unwrap().reason;
+    assert!(reason.contains("\"mine\"") && reason.contains("\"other\""), "{reason}");
+    assert_eq!(peer.next().await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(weir.metric("weir_aggregator_frames_refused_total{reason=\"workspace\"}"), 1.0);
+    let mut peer = open().await;
+    peer.send(hello_of(&["default", "mobile"])).await;
+    peer.next_with(|frame| frame.welcome).await;
 }
 
 /// One charge of a log in this workspace, which holds a single use.

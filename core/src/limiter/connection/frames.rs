@@ -93,6 +93,8 @@ impl Connection {
             node: self.node.0.to_vec(),
             worker: self.worker,
             subscriber,
+            // The limiter knows none; the filter adds those of its configurations.
+            workspaces: Vec::new(),
         }
     }
 }

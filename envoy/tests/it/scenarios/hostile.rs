@@ -503,15 +503,54 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
     sound(&accepted).await;
 }
 
+/// As with a wrong token, no stream counts as connected, and the limits hold in this Envoy alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_does_not_cover_the_workspace_opens_no_stream() {
+    let (token, entry) = made_token("mobile");
+    let folder = tempfile::tempdir().unwrap();
+    let tokens_file = folder.path().join("tokens.yaml");
+    std::fs::write(&tokens_file, entry).unwrap();
+    let arguments = vec!["--tokens-file".to_owned(), tokens_file.display().to_string()];
+    let mut aggregator =
+        Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+    let mut config = config(&[rule("r", 10)]);
+    config["aggregator"]["token"] = json!(token);
+    let options = EnvoyOptions {
+        filter: filter(&config),
+        aggregator_ports: vec![aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    };
+    let envoy = Envoy::start(options).await.unwrap();
+    let prefix = "weir_aggregator_frames_refused_total{reason=\"workspace\"}";
+    let refused_again = async || {
+        assert_eq!(envoy.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
+        let metrics = aggregator.admin_get("/metrics").await.unwrap().text();
+        let refusals = metrics.lines().find_map(|line| line.strip_prefix(prefix)?.trim().parse::<u64>().ok());
+        refusals.is_some_and(|refusals| refusals >= 6)
+    };
+    wait::until("the token is refused again and again", SOON, refused_again).await.unwrap();
+    assert!(envoy.log().unwrap().contains("does not cover the workspace"), "the log names the cause");
+    let log = std::fs::read_to_string(aggregator.process().log()).unwrap();
+    assert!(!log.contains("Envoy connected"), "{log}");
+    assert_eq!(passing(&envoy, 11).await, 10, "it decides alone");
+    sound(&envoy).await;
+}
+
+/// A filter's token, and its entry for a tokens file.
+fn made_token(workspaces: &str) -> (String, String) {
+    let mut make = std::process::Command::new(binaries::aggregator().unwrap());
+    let made = make.args(["token", "--name", "gateways", "--workspaces", workspaces]).output().unwrap();
+    let made = String::from_utf8(made.stdout).unwrap();
+    let (token, entry) = made.split_once('\n').unwrap();
+    (token.to_owned(), entry.to_owned())
+}
+
 /// The filter's token and the key of its digests come from Envoy's environment, so that no configuration dump contains
 /// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_come_from_the_environment_and_stand_in_no_dump() {
     const KEY: &str = "a-key-of-this-test-alone";
-    let mut make = std::process::Command::new(binaries::aggregator().unwrap());
-    let made = make.args(["token", "--name", "gateways", "--workspaces", "default"]).output().unwrap();
-    let made = String::from_utf8(made.stdout).unwrap();
-    let (token, entry) = made.split_once('\n').unwrap();
+    let (token, entry) = made_token("default");
     let folder = tempfile::tempdir().unwrap();
     let tokens_file = folder.path().join("tokens.yaml");
     std::fs::write(&tokens_file, entry).unwrap();
@@ -522,7 +561,7 @@ async fn secrets_come_from_the_environment_and_stand_in_no_dump() {
         let options = EnvoyOptions {
             filter: filter(config),
             aggregator_ports: vec![aggregator.grpc_port()],
-            environment: vec![("GATEWAY_TOKEN".into(), token.into()), ("DIGEST_KEY".into(), KEY.into())],
+            environment: vec![("GATEWAY_TOKEN".into(), token.clone()), ("DIGEST_KEY".into(), KEY.into())],
             ..EnvoyOptions::default()
         };
         Envoy::start(options).await
@@ -534,7 +573,7 @@ async fn secrets_come_from_the_environment_and_stand_in_no_dump() {
     connected(&envoy).await;
     assert_eq!(passing(&envoy, 4).await, 2);
     let dump = envoy.config_dump().await.unwrap().to_string();
-    assert!(dump.contains("GATEWAY_TOKEN") && !dump.contains(token) && !dump.contains(KEY));
+    assert!(dump.contains("GATEWAY_TOKEN") && !dump.contains(&token) && !dump.contains(KEY));
     sound(&envoy).await;
 
     config["aggregator"]["token_env"] = json!("GATEWAY_TOKEN_2");

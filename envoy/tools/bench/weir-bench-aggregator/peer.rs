@@ -40,7 +40,13 @@ impl Peer {
         grpc.ready().await?;
         let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
         let codec = ProstCodec::<FilterFrame, RegionFrame>::default();
-        let hello = Hello { version: PROTOCOL_VERSION, node: next_node().to_vec(), worker: 1, subscriber };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            node: next_node().to_vec(),
+            worker: 1,
+            subscriber,
+            workspaces: vec!["default".to_owned()],
+        };
         frames.send(FilterFrame { hello: Some(hello), ..FilterFrame::default() }).await?;
         let call = grpc.streaming(Request::new(ReceiverStream::new(queued)), path, codec);
         let region = timeout(PATIENCE, call).await??.into_inner();
