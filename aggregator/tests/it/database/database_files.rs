@@ -7,7 +7,7 @@ use crate::support::server::{Weir, settings, start_with, until};
 use serde_json::json;
 use std::fs;
 use std::path::PathBuf;
-use weir_aggregator::database::{Database, DatabaseOptions, Exchanged};
+use weir_aggregator::database::{Database, DatabaseOptions, PacketResult};
 use weir_aggregator::server::Settings;
 use weir_core::model::schedule::Schedule;
 
@@ -45,7 +45,7 @@ async fn a_file_that_is_lost_is_missed_at_once() {
     is_missing(&scene, &here).await;
     is_missing(&scene, &here).await;
     scene.open("other").migrate().await.unwrap();
-    assert_eq!(look(&here, WITHIN).await, Ok(Exchanged::default()));
+    assert_eq!(look(&here, WITHIN).await, Ok(PacketResult::default()));
     assert_eq!(import(&here).await, []);
 }
 
