@@ -18,6 +18,8 @@ const QUICK_KEYS: usize = 2_000;
 const ENVOYS: usize = 10;
 /// Most checks of one call.
 const BATCH: usize = 100;
+/// So many keys are decided before the region has their counts. With more at once, some would find a full bucket and share one count.
+const UNREPORTED: usize = 5_000;
 const LIMIT: u64 = 1_000_000;
 
 pub const COLUMNS: [&str; 3] = ["keys", "bytes a key", "bytes for each further Envoy"];
@@ -75,7 +77,10 @@ async fn report(aggregator: &Aggregator, keys: usize) -> Result<Peer> {
 async fn decide(aggregator: &Aggregator, keys: usize) -> Result<()> {
     let mut connection = Connection::open(aggregator.http_address()).await?;
     let numbers: Vec<_> = (0..keys).collect();
-    for batch in numbers.chunks(BATCH) {
+    for (place, batch) in numbers.chunks(BATCH).enumerate() {
+        if (place * BATCH).is_multiple_of(UNREPORTED) {
+            wait_for(aggregator, place * BATCH).await?;
+        }
         let check = |number: &usize| {
             let identifier = format!("held-api-key-{number:07}");
             json!({ "namespace": "per-key", "identifier": identifier, "limit": LIMIT, "duration": HOUR_MS })
