@@ -271,7 +271,7 @@ async fn an_api_without_authentication_does_not_open() {
         ("- {name: a, sha256: b, workspace: c}", "entry 1: sha256"),
         (
             &entry.replace("zones: all", "zones: some"),
-            "entry 1: invalid value: string \"some\", expected a list, or \"all\"",
+            "entry 1: zones: invalid value: string \"some\", expected a list, or \"all\"",
         ),
         (&entry.replace("zones: all", "zone: 1"), "zone"),
         (&entry.replace("name: a", "name: \"\""), "entry 1: the name"),

@@ -69,7 +69,7 @@ async fn each_limit_has_the_reference_services_metrics() {
     // Values where the file asks for them, and nowhere else.
     send(&[("detail", "a\"\nb")], 1).await;
     send(&[("route", "/r"), ("user", "u7")], 1).await;
-    assert_eq!(sums(&weir, r#"domain="edge",key1="detail_a\"\\nb""#)[0], 1.0, "{:?}", shown(&weir));
+    assert_eq!(sums(&weir, r#"domain="edge",key1="detail_a\"\\u{a}b""#)[0], 1.0, "{:?}", shown(&weir));
     assert_eq!(sums(&weir, r#"domain="edge",key1="route_/r",key2="user_u*""#)[0], 1.0, "{:?}", shown(&weir));
     assert_eq!(shown(&weir).len(), 6);
 
