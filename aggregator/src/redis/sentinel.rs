@@ -46,6 +46,9 @@ impl SentinelUrl {
         let scheme =
             SCHEMES.iter().find_map(|(scheme, of_server)| Some((url.strip_prefix(scheme)?, *of_server)));
         let (rest, scheme) = scheme.ok_or("the scheme")?;
+        if rest.contains('#') {
+            return Err("what follows the #");
+        }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
         let (hosts, path) = rest.split_once('/').ok_or(NAME)?;
@@ -216,6 +219,7 @@ mod tests {
             ("redis+sentinel://u:hunter2@a:hunter2/main", "a host"),
             ("redis+sentinel://u:hunter2@a,,b/main", "a host"),
             ("redis+sentinel://u:hunter2@a/main/hunter2", "the login or the database"),
+            ("redis+sentinel://a/main#hunter2", "what follows the #"),
             ("redis+sentinel://a/main?hunter2", "what follows the ?"),
             ("redis+sentinel://a/main?sentinel_tls=hunter2", "what follows the ?"),
             ("redis+sentinel://a/main?password=hunter2", "what follows the ?"),
