@@ -298,32 +298,22 @@ impl WorkerRegistry {
     }
 
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
-        let acked_through = me.acked_through;
-        let (last_seen, nodes) = (me.last_seen, u64::from(me.nodes));
-        let (settled, report_queue, recalls) = (me.settled, me.report_queue, self.recalls);
-        let is_idle = me.is_idle;
+        let beats = Worker {
+            id: me.worker,
+            heartbeat: now,
+            acked_through: me.acked_through.unwrap_or_default(),
+            last_seen: me.last_seen,
+            nodes: me.nodes.into(),
+            settled: me.settled,
+            report_queue: me.report_queue,
+            recalls: self.recalls,
+            is_idle: me.is_idle,
+        };
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
-                (worker.heartbeat, worker.last_seen, worker.nodes) = (now, last_seen, nodes);
-                (worker.settled, worker.report_queue, worker.recalls) = (settled, report_queue, recalls);
-                worker.is_idle = is_idle;
-                worker.acked_through =
-                    acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
+                *worker = Worker { acked_through: worker.acked_through.max(beats.acked_through), ..beats };
             }
-            None => {
-                let acked_through = acked_through.unwrap_or_default();
-                self.workers.push(Worker {
-                    id: me.worker,
-                    heartbeat: now,
-                    acked_through,
-                    last_seen,
-                    nodes,
-                    settled,
-                    report_queue,
-                    recalls,
-                    is_idle,
-                });
-            }
+            None => self.workers.push(beats),
         }
     }
 
