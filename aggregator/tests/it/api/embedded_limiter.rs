@@ -2,7 +2,7 @@
 //! losses.
 
 use crate::support::server::{
-    DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, settings, start, start_with, until,
+    DEADLINE, HOUR_MS, Peer, ShiftedClock, Weir, settings, start, start_on, start_with, until, used,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use weir_aggregator::api::{Answer, EmbeddedLimiter, Failure, LimitCheck, MAX_LIMIT_CHECKS};
-use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::exact::{Algorithm, Verdict};
@@ -48,12 +47,6 @@ fn verdicts(answer: &Answer) -> Vec<Verdict> {
 
 fn remaining(answer: &Answer) -> Vec<u64> {
     answer.results.iter().map(|result| result.remaining).collect()
-}
-
-/// The region's use of an identifier in all live cells, as one aggregator has it.
-fn used(weir: &Weir, identifier: &str) -> u64 {
-    let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
-    explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
 /// How many of `tasks` × `each` concurrent questions of cost 1 pass.
@@ -235,18 +228,6 @@ async fn no_caller_waits_longer_than_its_timeout() {
     until("what was decided alone is reported", || used(&weir, "b") == 1).await;
 }
 
-/// An aggregator of `redis` that has read the whole hot index.
-async fn on(redis: &Redis) -> Weir {
-    let store = StoreOptions::parse(&redis.url(), "test-region").unwrap();
-    let weir =
-        start_with(Settings { store: Some(store), schedule: Schedule::for_tests(), ..settings() }).await;
-    until("the hot index is read", || {
-        weir.metric("weir_aggregator_snapshot_age_seconds{what=\"hot\"}") >= 0.0
-    })
-    .await;
-    weir
-}
-
 /// What a filter spends that queries for each unit.
 async fn spends(mut filter: Peer, decide: Query, times: u64) -> (Peer, u64) {
     let mut own = 0;
@@ -263,7 +244,7 @@ async fn spends(mut filter: Peer, decide: Query, times: u64) -> (Peer, u64) {
 async fn api_and_filters_of_a_region_enforce_one_limit() {
     const LIMIT: u64 = 1_000;
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
-    let weirs = [on(&redis).await, on(&redis).await, on(&redis).await];
+    let weirs = [start_on(&redis).await, start_on(&redis).await, start_on(&redis).await];
     let mut filters = JoinSet::new();
     for (node, weir) in (1u8..).zip(&weirs) {
         filters.spawn(spends(weir.join(node, true).await, weir.query(1, "shared", 0, 1, LIMIT), 400));
@@ -293,11 +274,11 @@ async fn api_and_filters_of_a_region_enforce_one_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_of_an_api_outlive_it() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
-    let one = on(&redis).await;
+    let one = start_on(&redis).await;
     let spent = flood(one.server.embedded(), "a", 60, 8, 10).await;
     assert_eq!(spent, 60);
     one.server.stop().await;
-    let other = on(&redis).await;
+    let other = start_on(&redis).await;
     assert_eq!(flood(other.server.embedded(), "a", 100, 8, 10).await, 40);
 }
 

@@ -1,7 +1,7 @@
 //! Tests of reservations over HTTP: costs that are reserved before they are known, and settled once.
 
 use crate::support::http::{Answer, Client, put, start_apis, token, write};
-use crate::support::server::{DEADLINE, HOUR_MS, Weir, settings, start, start_with, until};
+use crate::support::server::{DEADLINE, HOUR_MS, Weir, settings, start, start_on, start_with, until, used};
 use serde_json::{Value, json};
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -12,10 +12,8 @@ use weir_aggregator::api::{
 };
 use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::exact::Algorithm;
-use weir_core::model::schedule::Schedule;
 use weir_envoy::{Redis, RedisOptions};
 
 /// More than a busy machine takes to decide.
@@ -57,12 +55,6 @@ async fn left(client: &mut Client, identifier: &str, limit: u64) -> Value {
     let check = json!({"namespace": "api", "identifier": identifier, "limit": limit, "duration": "1h", "cost": 0,
                        "timeout": SHORT});
     client.post("/v1/check", &check).await.body["remaining"].clone()
-}
-
-/// The region's use of an identifier.
-fn used(weir: &Weir, identifier: &str) -> u64 {
-    let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
-    explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,22 +234,12 @@ async fn a_reservation_that_is_never_settled_is_charged_when_it_expires() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_reserved_when_the_aggregator_ends_is_charged() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
-    let on = async || {
-        let store = StoreOptions::parse(&redis.url(), "test-region").unwrap();
-        let weir =
-            start_with(Settings { store: Some(store), schedule: Schedule::for_tests(), ..settings() }).await;
-        until("the hot index is read", || {
-            weir.metric("weir_aggregator_snapshot_age_seconds{what=\"hot\"}") >= 0.0
-        })
-        .await;
-        weir
-    };
-    let weir = on().await;
+    let weir = start_on(&redis).await;
     let mut client = Client::connect(&weir).await;
     assert!(passes(&reserve(&mut client, &reservation("one", "a", 1_000, 600)).await));
     drop(client);
     weir.server.stop().await;
-    let other = on().await;
+    let other = start_on(&redis).await;
     let mut client = Client::connect(&other).await;
     let rest = reserve(&mut client, &briefly(reservation("two", "a", 1_000, 401))).await;
     assert!(!passes(&rest), "{rest:?}");

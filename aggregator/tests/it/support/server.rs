@@ -15,6 +15,7 @@ use tonic_prost::ProstCodec;
 use weir_aggregator::admin::Links;
 use weir_aggregator::api::{ApiSettings, Insecure};
 use weir_aggregator::net::hosts::Hosts;
+use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::region::stream_error::node_of;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
@@ -24,7 +25,8 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::wire::{
     Answer, Count, Counters, FilterFrame, Hello, PROTOCOL_VERSION, Ping, Query, RegionFrame, Report, Snapshot,
 };
-use weir_core::region::RegionLimits;
+use weir_core::region::{CellState, RegionLimits};
+use weir_envoy::Redis;
 
 pub const DEADLINE: Duration = Duration::from_secs(10);
 pub const HOUR_MS: u64 = 3_600_000;
@@ -63,6 +65,24 @@ pub async fn start(token: Option<&str>) -> Weir {
 pub async fn start_with(settings: Settings) -> Weir {
     let clock = clock();
     Weir { server: Server::start(settings, clock.clone()).await.unwrap(), clock }
+}
+
+/// An aggregator of `redis` that has read the whole hot index.
+pub async fn start_on(redis: &Redis) -> Weir {
+    let store = StoreOptions::parse(&redis.url(), "test-region").unwrap();
+    let weir =
+        start_with(Settings { store: Some(store), schedule: Schedule::for_tests(), ..settings() }).await;
+    until("the hot index is read", || {
+        weir.metric("weir_aggregator_snapshot_age_seconds{what=\"hot\"}") >= 0.0
+    })
+    .await;
+    weir
+}
+
+/// The region's use of an identifier of the API's namespace in all live cells, as one aggregator has it.
+pub fn used(weir: &Weir, identifier: &str) -> u64 {
+    let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
+    explained.iter().flat_map(|key| &key.cells).map(CellState::regional_total).sum()
 }
 
 /// A region that keeps its state in memory.
