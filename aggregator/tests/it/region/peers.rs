@@ -1,7 +1,7 @@
 //! Tests of several aggregators on one real Redis: what each sends to its peers and its filters, and what remains after
 //! a loss.
 
-use crate::support::server::{DEADLINE, Peer, Weir, clock, key, settings, start_with};
+use crate::support::server::{DEADLINE, Peer, Weir, clock, key, settings, start_with, used};
 use std::process::Stdio;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_wit
     let mut other = weir.join(2, false).await;
     let answers = other.answers(vec![weir.query(1, "used-up", 0, 1, 1_000)]).await;
     assert!(!answers[0].granted, "Redis has its count");
-    assert_eq!(total(&weir, "used-up"), 1_000);
+    assert_eq!(used(&weir, "used-up"), 1_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,11 +155,6 @@ fn held(weir: &Weir, identifier: &str) -> Vec<(NodeId, u64)> {
     let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
     let cells = explained.iter().flat_map(|key| &key.cells).filter(|cell| cell.sequence == weir.sequence());
     cells.flat_map(|cell| &cell.components).map(|component| (component.node, component.own)).collect()
-}
-
-fn total(weir: &Weir, identifier: &str) -> u64 {
-    let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
-    explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
 fn node_or_baseline(number: u8) -> NodeId {
@@ -240,7 +235,7 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
     println!("granted {spent:?}");
     assert_eq!(spent.iter().sum::<u64>(), LIMIT);
     for weir in &weirs {
-        let all = async || total(weir, "alice") == LIMIT;
+        let all = async || used(weir, "alice") == LIMIT;
         wait::until("all have the counts", DEADLINE, all).await.unwrap();
     }
     assert_eq!(weirs[0].metric("weir_ratelimit_origin_errors_total{op=\"query\",reason=\"timeout\"}"), 0.0);
@@ -467,16 +462,16 @@ async fn a_lost_region_is_rebuilt_from_the_counts_of_a_live_filter() {
     let expected =
         |weir: &Weir| held(weir, "alice").iter().any(|(node, own)| *node == BASELINE && *own >= 390);
     crate::support::server::until("the baseline is set", || expected(&one)).await;
-    let whole = total(&one, "alice");
+    let whole = used(&one, "alice");
     println!("rebuilt: {:?}", held(&one, "alice"));
     assert!((500..=510).contains(&whole), "{whole}");
     report(&one, &mut new, 1, "alice", 60).await;
-    let grown = total(&one, "alice");
+    let grown = used(&one, "alice");
     assert_eq!(grown, whole + 50, "new use must add to the baseline");
-    let received = async || total(&other, "alice") == grown;
+    let received = async || used(&other, "alice") == grown;
     wait::until("the other aggregator has the counts", DEADLINE, received).await.unwrap();
     let third = ready(&redis.url()).await;
-    assert_eq!(total(&third, "alice"), grown);
+    assert_eq!(used(&third, "alice"), grown);
 }
 
 /// Counts of a filter that reconnects after the recovery grace period are accepted too, with and without a store.
@@ -517,7 +512,7 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
     }
     // The cells are added to Redis' hot index shortly after the acknowledgement.
     let third = ready(&redis.url()).await;
-    let named = async || ["alice", "bob", "carol"].iter().all(|name| total(&third, name) == 1_000);
+    let named = async || ["alice", "bob", "carol"].iter().all(|name| used(&third, name) == 1_000);
     wait::until("all are in the index", DEADLINE, named).await.unwrap();
 
     let proxy = Proxy::start(redis.address()).await.unwrap();
@@ -663,7 +658,7 @@ async fn an_aggregator_that_shuts_down_leaves_no_status_behind() {
     let reported = || held(&one, "alice") == [(crate::support::server::node(1), 20)];
     crate::support::server::until("all counts are received", reported).await;
     peer.send(one.report(21, "alice", 900)).await;
-    crate::support::server::until("the last counts are received", || total(&one, "alice") == 900).await;
+    crate::support::server::until("the last counts are received", || used(&one, "alice") == 900).await;
     drop(peer);
     let peers = || other.server.services().status.peers.all().len();
     crate::support::server::until("the other has its status", || peers() == 1).await;
